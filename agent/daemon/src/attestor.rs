@@ -1,0 +1,161 @@
+//! The attestor socket: the master of this machine asks, the agent's TPM answers.
+//!
+//! Guarantees: only the superuser and the agent's own user are heard; a line is at most [`MAX_LINE`] long and comes within
+//! [`LINE_TIMEOUT`]; at most [`CONNECTIONS`] are served at once, further ones wait.
+
+use crate::error::{Error, chain};
+use agent_enroll::{ProveError, Prover};
+use config_attest::attestor::{
+    EvidenceAnswer, EvidenceRequest, HelloAnswer, MAX_LINE, Refused, Request, SealAnswer, StatusAnswer, UnsealAnswer,
+};
+use config_attest::wire::{Blob, Claims, Problem};
+use config_attest::{Channel, Purpose};
+use serde::Serialize;
+use std::fs::Permissions;
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use zeroize::Zeroizing;
+
+/// Connections that are served at once; the master opens one at a time.
+const CONNECTIONS: usize = 4;
+/// Longest time for a request to come and for its answer to be taken.
+const LINE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Pause after a failed accept, which is by lack of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The bound socket.
+#[derive(Debug)]
+pub(crate) struct Attestor {
+    listener: UnixListener,
+    prover: Prover,
+    claims: Claims,
+}
+
+impl Attestor {
+    /// Binds the socket with access for its owner only. A socket left by an earlier agent is replaced.
+    pub(crate) fn bind(path: &Path, prover: Prover, claims: Claims) -> Result<Self, Error> {
+        let fault = |source| Error::File { what: "listen on", path: path.to_owned(), source };
+        match std::fs::remove_file(path) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(source) => return Err(fault(source)),
+        }
+        let listener = UnixListener::bind(path).map_err(fault)?;
+        std::fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(fault)?;
+        Ok(Self { listener, prover, claims })
+    }
+
+    /// Serves until it is dropped.
+    pub(crate) async fn serve(self) {
+        let Self { listener, prover, claims } = self;
+        let (permits, mut connections) = (Arc::new(Semaphore::new(CONNECTIONS)), JoinSet::new());
+        loop {
+            // The semaphore is never closed.
+            let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
+            while connections.try_join_next().is_some() {}
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    let (prover, claims) = (prover.clone(), claims.clone());
+                    connections.spawn(async move {
+                        if let Err(error) = connection(stream, prover, claims).await {
+                            tracing::warn!(%error, "a connection to the attestor socket broke");
+                        }
+                        drop(permit);
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "the attestor socket cannot accept");
+                    sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+}
+
+/// One request and its answer. Whoever connects and says nothing was only looking whether the socket is there.
+async fn connection(stream: UnixStream, prover: Prover, claims: Claims) -> io::Result<()> {
+    let caller = stream.peer_cred()?.uid();
+    let (input, mut output) = stream.into_split();
+    if caller != 0 && caller != nix::unistd::geteuid().as_raw() {
+        tracing::warn!(caller, "a user who may not use the attestor socket was sent away");
+        return write(&mut output, refusal("FORBIDDEN", "this socket is the master's")).await;
+    }
+    let mut line = Zeroizing::new(Vec::new());
+    let mut input = BufReader::new(input.take(MAX_LINE as u64));
+    timeout(LINE_TIMEOUT, input.read_until(b'\n', &mut line)).await??;
+    if line.is_empty() {
+        return Ok(());
+    }
+    let answer = match serde_json::from_slice::<Request>(&line) {
+        Ok(request) => {
+            let op = request.op();
+            let answer = tokio::task::spawn_blocking(move || answer(request, &prover, &claims)).await?;
+            tracing::info!(op, "the master asked the TPM");
+            answer
+        }
+        Err(error) => refusal("MALFORMED", &error.to_string()),
+    };
+    write(&mut output, answer).await
+}
+
+async fn write(output: &mut tokio::net::unix::OwnedWriteHalf, mut line: Zeroizing<Vec<u8>>) -> io::Result<()> {
+    line.push(b'\n');
+    timeout(LINE_TIMEOUT, output.write_all(&line)).await?
+}
+
+fn answer(request: Request, prover: &Prover, claims: &Claims) -> Zeroizing<Vec<u8>> {
+    match perform(request, prover, claims) {
+        Ok(line) => line,
+        Err(error) => {
+            let text = chain(&error);
+            tracing::warn!(error = text, "the TPM did not do what the master asked");
+            refusal("TPM", &text)
+        }
+    }
+}
+
+fn perform(request: Request, prover: &Prover, claims: &Claims) -> Result<Zeroizing<Vec<u8>>, ProveError> {
+    let ek = |turn| prover.endorsement_key(turn);
+    Ok(match request {
+        Request::Status => {
+            prover.tpm().read_pcrs(&[0])?;
+            line(&StatusAnswer { ready: true })
+        }
+        Request::Hello => line(&HelloAnswer { keys: prover.keys(&ek(0)?)?, claims: claims.clone() }),
+        Request::Evidence(asked) => {
+            let EvidenceRequest { csr_hash, claims, challenge, server_spki, exporter } = *asked;
+            let channel = Channel { server_spki, exporter };
+            let proof = prover.prove(Purpose::Bootstrap, &ek(0)?, csr_hash, &claims, &challenge, &channel)?;
+            line(&EvidenceAnswer { proof })
+        }
+        Request::Seal { data } => {
+            let sealed = prover.tpm().seal(Zeroizing::new(data.as_bytes().to_vec()))?;
+            blob(sealed).map_or_else(|line| line, |sealed| line(&SealAnswer { sealed }))
+        }
+        Request::Unseal { sealed } => {
+            let data = prover.tpm().unseal(sealed.as_bytes())?;
+            blob(data.to_vec()).map_or_else(|line| line, |data| line(&UnsealAnswer { data }))
+        }
+    })
+}
+
+/// Bytes within the limit of their field, else the line that says that they are not.
+fn blob<const MAX: usize>(bytes: Vec<u8>) -> Result<Blob<MAX>, Zeroizing<Vec<u8>>> {
+    Blob::new(bytes).map_err(|error| refusal("TOO_LARGE", &error.to_string()))
+}
+
+fn refusal(code: &str, message: &str) -> Zeroizing<Vec<u8>> {
+    line(&Refused { error: Problem { code: code.to_owned(), message: message.to_owned() } })
+}
+
+fn line(answer: &impl Serialize) -> Zeroizing<Vec<u8>> {
+    Zeroizing::new(serde_json::to_vec(answer).unwrap_or_default())
+}

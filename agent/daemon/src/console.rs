@@ -1,0 +1,56 @@
+//! What a person must see: one line each, on standard output, which init copies to the machine's console.
+
+use crate::error::chain;
+use agent_enroll::Milestone;
+use jiff::Timestamp;
+use std::io::Write as _;
+
+/// Prints one line. Control characters, which only a hostile text would have, are left out.
+pub(crate) fn say(text: &str) {
+    let clean: String = text.chars().filter(|c| !c.is_control()).collect();
+    let mut out = std::io::stdout().lock();
+    // With nobody left to read, there is nobody left to tell.
+    writeln!(out, "pratique: {clean}").and_then(|()| out.flush()).ok();
+}
+
+/// Prints a refusal.
+pub(crate) fn refused(code: &str, text: &str) {
+    say(&format!("REFUSED {code}: {text}"));
+}
+
+/// Prints how the enrolment goes.
+pub(crate) fn milestone(milestone: &Milestone<'_>) {
+    match milestone {
+        Milestone::Enrolling { endpoint } => say(&format!("enrolling with {endpoint}")),
+        Milestone::Refused { code, message, again } => {
+            refused(code, &format!("{message} (next attempt in {} s)", again.as_secs().max(1)));
+        }
+        Milestone::Failed { error, again } => {
+            say(&format!("not enrolled yet: {} (next attempt in {} s)", chain(error), again.as_secs().max(1)));
+        }
+        Milestone::Enrolled { node, not_after } => {
+            say(&format!("enrolled as {node}, certificate until {}", moment(*not_after)));
+        }
+        Milestone::Renewed { not_after } => {
+            tracing::info!(until = %moment(*not_after), "certificates renewed");
+        }
+        Milestone::Expired => say("the certificate has expired without a renewal; joining anew"),
+    }
+}
+
+/// Unix seconds as a time of day in UTC.
+fn moment(seconds: u64) -> String {
+    let time = i64::try_from(seconds).ok().and_then(|seconds| Timestamp::from_second(seconds).ok());
+    time.map_or_else(|| format!("second {seconds}"), |time| time.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_is_utc_and_total() {
+        assert_eq!(moment(0), "1970-01-01T00:00:00Z");
+        assert_eq!(moment(u64::MAX), format!("second {}", u64::MAX));
+    }
+}

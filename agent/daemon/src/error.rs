@@ -1,0 +1,61 @@
+//! Why the agent ended, and the exit code that says so.
+
+use std::path::PathBuf;
+
+/// Why the agent ended.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// The runtime could not be built.
+    #[error("the agent's threads cannot be started")]
+    Runtime(#[source] std::io::Error),
+    /// A file that must be there cannot be used.
+    #[error("cannot {what} {}", path.display())]
+    File {
+        /// What was tried.
+        what: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// Why it failed.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The configuration has faults, which were printed.
+    #[error("the configuration {} has faults", .0.display())]
+    Configuration(PathBuf),
+    /// The configuration is good, and not for an agent.
+    #[error("the configuration cannot be used: {0}")]
+    NotForAnAgent(String),
+    /// The TPM cannot be used.
+    #[error("the TPM cannot be used")]
+    Tpm(#[source] agent_tpm::Error),
+    /// The enrolment cannot be tried.
+    #[error("the machine cannot enrol")]
+    Enroll(#[source] agent_enroll::Error),
+    /// A part of the agent ended by itself.
+    #[error("the agent's {0} ended")]
+    Part(&'static str, #[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl Error {
+    /// The class of the error as an exit code, in sysexits' numbers. 100 and 101 would ask init for the machine's end.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Self::Configuration(_) | Self::NotForAnAgent(_) => 78,
+            Self::Tpm(_) => 69,
+            Self::File { .. } => 74,
+            Self::Runtime(_) => 71,
+            Self::Enroll(_) | Self::Part(..) => 70,
+        }
+    }
+}
+
+/// An error with all its causes, in one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}

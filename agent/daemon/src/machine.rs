@@ -1,0 +1,124 @@
+//! What the agent finds out about the machine that it runs on.
+
+use config_attest::wire::{Claims, MAX_ADDRESSES};
+use config_model::MachineConfig;
+use nix::ifaddrs::getifaddrs;
+use std::fs::File;
+use std::io::Read as _;
+use std::net::IpAddr;
+use std::path::Path;
+
+/// Largest small file that is read (the image's description, an identifier of the platform).
+const FILE_LIMIT: u64 = 64 * 1024;
+/// The platform's own identifier, where firmware gives one.
+const PLATFORM_ID: &str = "/sys/class/dmi/id/product_uuid";
+
+/// What the booted image says of itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct ImageDescription {
+    pub(crate) id: String,
+    pub(crate) role: String,
+    pub(crate) svn: Option<i64>,
+}
+
+impl ImageDescription {
+    /// `None` where the machine was not booted from an image.
+    pub(crate) fn read(path: &Path) -> Option<Self> {
+        let table: toml::Table = small_file(path)?.parse().ok()?;
+        let text = |key: &str| table.get(key).and_then(toml::Value::as_str).unwrap_or_default().to_owned();
+        let svn = table.get("svn").and_then(toml::Value::as_integer);
+        Some(Self { id: text("id"), role: text("role"), svn })
+    }
+
+    /// As `kubectl get nodes -o wide` shows it.
+    pub(crate) fn os_image(&self) -> String {
+        let svn = self.svn.map(|svn| format!(", SVN {svn}")).unwrap_or_default();
+        format!("Pratique {} {}{svn}", self.role, self.id)
+    }
+}
+
+/// Addresses of the machine: those of the configuration first, in its order, then what the interfaces have, IPv4 first
+/// as upstream's kubelet prefers it.
+pub(crate) fn addresses(machine: &MachineConfig) -> Vec<IpAddr> {
+    let fixed = machine.network.interfaces.iter().flat_map(|interface| &interface.addresses).map(|cidr| cidr.address);
+    let mut all: Vec<IpAddr> = Vec::new();
+    for address in fixed.chain(assigned()).filter(reachable) {
+        if !all.contains(&address) && all.len() < MAX_ADDRESSES {
+            all.push(address);
+        }
+    }
+    all
+}
+
+fn assigned() -> Vec<IpAddr> {
+    let addresses = getifaddrs().into_iter().flatten().filter_map(|interface| interface.address);
+    let mut addresses: Vec<IpAddr> = addresses
+        .filter_map(|address| {
+            let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
+            v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
+        })
+        .collect();
+    // Stable: the interfaces' own order stays within each kind.
+    addresses.sort_by_key(IpAddr::is_ipv6);
+    addresses
+}
+
+/// Whether other machines could reach it.
+fn reachable(address: &IpAddr) -> bool {
+    let link_local = match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    };
+    !(address.is_loopback() || address.is_unspecified() || address.is_multicast() || link_local)
+}
+
+/// What the machine says of itself.
+pub(crate) fn claims(name: String, image: &ImageDescription, addresses: &[IpAddr], founds: bool) -> Claims {
+    let role = if image.role.is_empty() {
+        if founds { "master".to_owned() } else { String::new() }
+    } else {
+        image.role.clone()
+    };
+    let mut claims = Claims {
+        name,
+        role,
+        addresses: addresses.iter().map(ToString::to_string).collect(),
+        instance: small_file(Path::new(PLATFORM_ID)).unwrap_or_default().trim().to_owned(),
+        image: image.id.clone(),
+    };
+    if !claims.within_limits() {
+        // A platform's identifier is no more than a hint; one that is not printable is left out.
+        claims.instance.clear();
+    }
+    claims
+}
+
+fn small_file(path: &Path) -> Option<String> {
+    let mut text = String::new();
+    File::open(path).ok()?.take(FILE_LIMIT).read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_images_description_is_read_and_shown() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("image.toml");
+        assert_eq!(ImageDescription::read(&path), None);
+        std::fs::write(&path, "id = \"w-1\"\nrole = \"worker\"\nsvn = 7\nbuild_time = 1\nkernel = \"6.12\"\n")
+            .expect("a file");
+        let image = ImageDescription::read(&path).expect("a description");
+        assert_eq!(image.os_image(), "Pratique worker w-1, SVN 7");
+    }
+
+    #[test]
+    fn addresses_that_others_cannot_reach_are_left_out() {
+        for text in ["127.0.0.1", "::1", "0.0.0.0", "169.254.1.1", "fe80::1", "224.0.0.1"] {
+            assert!(!reachable(&text.parse().expect("an address")), "{text}");
+        }
+        assert!(reachable(&"192.168.77.11".parse().expect("an address")));
+    }
+}

@@ -1,0 +1,117 @@
+//! The agent: builds the node's parts, starts them and ends them in order.
+//!
+//! `agent run` reads the machine's configuration, brings up the network (on a machine), proves the machine to its master,
+//! and is then the node's kubelet until SIGTERM. On the first master's machine it also serves the attestor socket, by
+//! which the master, which has no TPM of its own, seals its keys and proves itself to the admin.
+//!
+//! Enter by [`run::run`]. It is the only owner of tasks: the attestor, the network, the keeper of the identity, the
+//! kubelet and its server; they meet through the identity's slots and the TPM's bounded channel. What a person must see goes to standard
+//! output as lines that start with `pratique:`; everything else is the log, on standard error.
+
+mod attestor;
+mod console;
+mod error;
+mod glue;
+mod machine;
+mod network;
+mod node;
+mod run;
+mod settings;
+
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use tracing_subscriber::EnvFilter;
+
+/// Threads of the runtime. Two: a handshake that waits for the TPM holds one of them.
+const WORKERS: usize = 2;
+/// Threads for calls that block: the TPM has one thread of its own, files need few.
+const BLOCKING_THREADS: usize = 8;
+
+/// The node agent of Pratique.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Prove the machine to its master and be its node.
+    Run(RunArguments),
+}
+
+/// What `agent run` is told.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct RunArguments {
+    /// The machine's configuration (TOML).
+    #[arg(long)]
+    pub(crate) config: PathBuf,
+    /// Folder of what outlives the agent.
+    #[arg(long)]
+    pub(crate) data: PathBuf,
+    /// Folder of what lives as long as the boot.
+    #[arg(long)]
+    pub(crate) run: PathBuf,
+    /// The TPM, in tpm2-tss's notation, such as `swtpm:host=127.0.0.1,port=2321`.
+    #[arg(long, default_value = "device:/dev/tpmrm0")]
+    pub(crate) tcti: String,
+    /// containerd's socket.
+    #[arg(long, default_value = "/run/containerd/containerd.sock")]
+    pub(crate) containerd: PathBuf,
+    /// Bring up the machine's network; on by default where the machine was booted from an image.
+    #[arg(long)]
+    pub(crate) manage_network: Option<bool>,
+    /// What describes the booted image.
+    #[arg(long, default_value = "/etc/pratique/image.toml", hide = true)]
+    pub(crate) image: PathBuf,
+    /// The firmware's event log.
+    #[arg(long, default_value = "/sys/kernel/security/tpm0/binary_bios_measurements", hide = true)]
+    pub(crate) event_log: PathBuf,
+    /// The record of the configuration event; `config-event.json` in the folder of `--run` by default.
+    #[arg(long, hide = true)]
+    pub(crate) config_event: Option<PathBuf>,
+    /// Where the master of this machine listens, on the machine that founds the cluster.
+    #[arg(long, default_value = "127.0.0.1:6443", hide = true)]
+    pub(crate) own_master: std::net::SocketAddr,
+    /// Port of the kubelet's API.
+    #[arg(long, default_value_t = agent_kubelet::PORT, hide = true)]
+    pub(crate) kubelet_port: u16,
+    /// Folder of the pods' volumes and files.
+    #[arg(long, default_value = "/var/lib/kubelet", hide = true)]
+    pub(crate) kubelet_data: PathBuf,
+    /// Folder of the pods' logs.
+    #[arg(long, default_value = "/var/log/pods", hide = true)]
+    pub(crate) pod_logs: PathBuf,
+    /// containerd's folder, on whose file system images lie.
+    #[arg(long, default_value = "/var/lib/containerd", hide = true)]
+    pub(crate) containerd_root: PathBuf,
+}
+
+fn main() -> ExitCode {
+    let Arguments { command: Command::Run(arguments) } = Arguments::parse();
+    let filter = EnvFilter::try_from_env("PRATIQUE_LOG").unwrap_or_else(|_unset| EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(WORKERS)
+        .max_blocking_threads(BLOCKING_THREADS)
+        .enable_all()
+        .build();
+    let outcome = match runtime {
+        Ok(runtime) => {
+            let outcome = runtime.block_on(run::run(arguments));
+            // What still blocks (a TPM command, a name look-up) is not waited for.
+            runtime.shutdown_background();
+            outcome
+        }
+        Err(error) => Err(error::Error::Runtime(error)),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{}", error::chain(&error));
+            ExitCode::from(error.exit_code())
+        }
+    }
+}

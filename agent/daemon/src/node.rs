@@ -1,0 +1,133 @@
+//! The node itself, once the machine has an identity: the container engine, the kubelet, and the kubelet's API.
+
+use crate::RunArguments;
+use crate::console::say;
+use crate::error::Error;
+use crate::glue::MasterApi;
+use crate::machine::{self, ImageDescription};
+use crate::run::Ending;
+use agent_enroll::Identity;
+use agent_kubelet::{Config, Kubelet};
+use agent_runtime::{Containerd, Options, Registries, Registry};
+use config_model::MachineConfig;
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
+use std::net::{Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+/// Longest wait for kubelet and server to end; what they were doing is found again by the next agent.
+const DRAIN: Duration = Duration::from_secs(5);
+/// Images that came with the machine's own, imported at the start.
+const ARCHIVES: &str = "/oci";
+
+/// Runs the node until the agent is asked to end or a part of it ends by itself. Containers run on.
+pub(crate) async fn serve(
+    arguments: &RunArguments,
+    machine: &MachineConfig,
+    image: &ImageDescription,
+    identity: Identity,
+    ending: &mut Ending,
+    tasks: &mut JoinSet<Result<(), Error>>,
+) -> Result<(), Error> {
+    let tls = server_tls(&identity)?;
+    let listener = listen(arguments.kubelet_port).await?;
+    let engine = Arc::new(Containerd::new(engine(arguments, machine)));
+    let config = config(arguments, machine, image, &identity.node);
+    let kubelet = Kubelet::new(config, Arc::new(MasterApi(identity.client)), engine.clone());
+    let server = kubelet.server();
+    let (end, ended) = watch::channel(false);
+    let mut parts = JoinSet::new();
+    let answering = ended.clone();
+    parts.spawn(async move {
+        agent_kubelet::serve(listener, tls, server, answering).await;
+        "kubelet's server"
+    });
+    parts.spawn(async move {
+        kubelet.run(ended).await;
+        "kubelet"
+    });
+    let following = tokio::spawn(async move { engine.run().await });
+    say(&format!("node {} is served", identity.node));
+    // Cancel-safe: every arm only waits for an end.
+    let outcome = tokio::select! {
+        () = ending.asked() => Ok(()),
+        Some(part) = tasks.join_next() => part.unwrap_or_else(|error| Err(Error::Part("identity", error.into()))),
+        Some(part) = parts.join_next() => Err(match part {
+            Ok(part) => Error::Part(part, "it should never end".into()),
+            Err(error) => Error::Part("node", error.into()),
+        }),
+    };
+    end.send_replace(true);
+    if timeout(DRAIN, async { while parts.join_next().await.is_some() {} }).await.is_err() {
+        tracing::warn!("the kubelet did not end in time and is left");
+    }
+    following.abort();
+    outcome
+}
+
+/// The kubelet's port on every address, IPv4 through IPv6 where the kernel has both.
+async fn listen(port: u16) -> Result<TcpListener, Error> {
+    let fault = |source| Error::File { what: "listen on", path: PathBuf::from(format!("TCP port {port}")), source };
+    match TcpListener::bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))).await {
+        Ok(listener) => Ok(listener),
+        Err(_no_ipv6) => TcpListener::bind(SocketAddr::from(([0, 0, 0, 0], port))).await.map_err(fault),
+    }
+}
+
+/// TLS of the kubelet's API: the serving certificate of the moment, callers from the cluster's roots only.
+fn server_tls(identity: &Identity) -> Result<Arc<ServerConfig>, Error> {
+    let fault = |error: rustls::Error| Error::Part("kubelet's TLS", error.into());
+    let mut roots = RootCertStore::empty();
+    for root in &identity.roots {
+        roots.add(root.clone()).map_err(fault)?;
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let callers = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
+        .build()
+        .map_err(|error| Error::Part("kubelet's TLS", error.into()))?;
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(fault)?
+        .with_client_cert_verifier(callers)
+        .with_cert_resolver(identity.serving.clone());
+    Ok(Arc::new(config))
+}
+
+fn engine(arguments: &RunArguments, machine: &MachineConfig) -> Options {
+    let registries = machine.registries.iter().map(|registry| Registry {
+        host: registry.host.to_string(),
+        mirrors: registry.mirrors.iter().map(ToString::to_string).collect(),
+        insecure: registry.insecure,
+    });
+    Options {
+        socket: arguments.containerd.clone(),
+        state: arguments.containerd_root.clone(),
+        fifos: arguments.run.join("io"),
+        registries: Registries::new(registries.collect(), None, ""),
+        archives: vec![PathBuf::from(ARCHIVES), arguments.data.join("images")],
+    }
+}
+
+fn config(arguments: &RunArguments, machine: &MachineConfig, image: &ImageDescription, node: &str) -> Config {
+    let reserved = &machine.node.reserved;
+    let natural = |number: i64| u64::try_from(number).unwrap_or(0);
+    Config {
+        node_name: node.to_owned(),
+        addresses: machine::addresses(machine),
+        port: arguments.kubelet_port,
+        data: arguments.kubelet_data.clone(),
+        logs: arguments.pod_logs.clone(),
+        max_pods: machine.node.max_pods,
+        reserved_memory: natural(reserved.memory.ceil_units()),
+        reserved_cpu_millis: natural(reserved.cpu.ceil_milli()),
+        os_image: image.os_image(),
+        resolv_conf: Path::new("/etc/resolv.conf").to_owned(),
+        hosts: Path::new("/etc/hosts").to_owned(),
+    }
+}

@@ -1,0 +1,173 @@
+//! The order of things: configuration, TPM, network, proof, node; and the end in reverse.
+
+use crate::attestor::Attestor;
+use crate::console::{self, refused, say};
+use crate::error::{Error, chain};
+use crate::machine::{self, ImageDescription};
+use crate::{RunArguments, network, node, settings};
+use agent_enroll::{Endpoint, Endpoints, Enroller, Identity, Keeper, Logs, Pin, Prover, Settings};
+use agent_tpm::Tpm;
+use config_model::MachineConfig;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+/// Between two looks for the pin that the master of this machine leaves.
+const PIN_POLL: Duration = Duration::from_millis(250);
+/// Longest text that is read as a pin: `sha256:` and 64 digits, with room for line ends.
+const PIN_LIMIT: usize = 128;
+
+/// SIGTERM or SIGINT.
+pub(crate) struct Ending {
+    term: Signal,
+    int: Signal,
+}
+
+impl Ending {
+    fn new() -> Result<Self, Error> {
+        let listen = |kind| signal(kind).map_err(Error::Runtime);
+        Ok(Self { term: listen(SignalKind::terminate())?, int: listen(SignalKind::interrupt())? })
+    }
+
+    pub(crate) async fn asked(&mut self) {
+        // Cancel-safe: both arms only wait, and a signal that was noticed ends the wait for good.
+        tokio::select! {
+            _ = self.term.recv() => {}
+            _ = self.int.recv() => {}
+        }
+    }
+}
+
+/// Runs the agent until it is asked to end.
+///
+/// On a machine, what only another boot can cure (a faulty configuration, no TPM) is told on the console and the agent
+/// stays, so that init does not restart it or reboot the machine for nothing. On a host it is an error at once.
+pub(crate) async fn run(arguments: RunArguments) -> Result<(), Error> {
+    let mut ending = Ending::new()?;
+    let image = ImageDescription::read(&arguments.image);
+    let on_machine = arguments.manage_network.unwrap_or(image.is_some());
+    match operate(&arguments, image.unwrap_or_default(), on_machine, &mut ending).await {
+        Err(error @ (Error::Configuration(_) | Error::NotForAnAgent(_) | Error::Tpm(_))) if on_machine => {
+            refused(code(&error), &format!("{}; the machine stays as it is until it is rebooted", chain(&error)));
+            ending.asked().await;
+            Ok(())
+        }
+        outcome => outcome,
+    }
+}
+
+fn code(error: &Error) -> &'static str {
+    if matches!(error, Error::Tpm(_)) { "NO_TPM" } else { "CONFIGURATION" }
+}
+
+async fn operate(
+    arguments: &RunArguments,
+    image: ImageDescription,
+    on_machine: bool,
+    ending: &mut Ending,
+) -> Result<(), Error> {
+    let machine = settings::load(&arguments.config)?;
+    let name = settings::node_name(&machine)?;
+    for path in [&arguments.data, &arguments.run] {
+        std::fs::create_dir_all(path).map_err(|source| Error::File { what: "make", path: path.clone(), source })?;
+    }
+    tracing::info!(name, image = image.os_image(), "starting");
+    let prover = open_tpm(arguments).await?;
+    let mut tasks = JoinSet::new();
+    let founds = machine.cluster().is_some();
+    if founds {
+        // Before the network: the master needs its keys, and sealing needs none.
+        let fixed = machine::addresses(&machine);
+        let claims = machine::claims(name.clone(), &image, &fixed, founds);
+        let attestor = Attestor::bind(&arguments.run.join("attestor.sock"), prover.clone(), claims)?;
+        tasks.spawn(async move {
+            attestor.serve().await;
+            Err(Error::Part("attestor", "it should never end".into()))
+        });
+    }
+    if on_machine {
+        // Cancel-safe: the network's task goes on in its set, or ends with it.
+        tokio::select! {
+            up = network::bring_up(&machine, &arguments.run, &mut tasks) => up?,
+            () = ending.asked() => return Ok(()),
+        }
+    }
+    // Cancel-safe: an enrolment that is dropped leaves no more than a half-open session at the master.
+    let (identity, keeper) = tokio::select! {
+        enrolled = enroll(arguments, &machine, name, &image, prover) => enrolled?,
+        () = ending.asked() => return Ok(()),
+        Some(part) = tasks.join_next() => return part.unwrap_or_else(|error| Err(Error::Part("attestor", error.into()))),
+    };
+    tasks.spawn(async move { Err(Error::Part("keeper of the identity", keeper.keep().await.into())) });
+    let outcome = node::serve(arguments, &machine, &image, identity, ending, &mut tasks).await;
+    tasks.shutdown().await;
+    outcome
+}
+
+async fn open_tpm(arguments: &RunArguments) -> Result<Prover, Error> {
+    let tcti = arguments.tcti.clone();
+    let opened = tokio::task::spawn_blocking(move || Tpm::open(&tcti)).await;
+    let tpm = opened.map_err(|error| Error::Part("TPM", error.into()))?.map_err(Error::Tpm)?;
+    let config_event = arguments.config_event.clone().unwrap_or_else(|| arguments.run.join("config-event.json"));
+    Ok(Prover::new(tpm, Logs { firmware: arguments.event_log.clone(), config_event }))
+}
+
+async fn enroll(
+    arguments: &RunArguments,
+    machine: &MachineConfig,
+    name: String,
+    image: &ImageDescription,
+    prover: Prover,
+) -> Result<(Identity, Keeper), Error> {
+    let (endpoints, pins) = match settings::master(machine)? {
+        Some(location) => location,
+        None => own_master(arguments).await?,
+    };
+    let addresses = machine::addresses(machine);
+    let claims = machine::claims(name, image, &addresses, machine.cluster().is_some());
+    let settings = Settings { endpoints, pins, claims };
+    let enroller = Enroller::new(prover, settings, Arc::new(console::milestone)).await.map_err(Error::Enroll)?;
+    enroller.enroll().await.map_err(Error::Enroll)
+}
+
+/// The master of this machine, once the admin has bootstrapped it and it has left its root's pin.
+async fn own_master(arguments: &RunArguments) -> Result<(Endpoints, Vec<Pin>), Error> {
+    let path = arguments.run.join("ca-pin");
+    say("waiting for this machine's master to be bootstrapped (`pratique bootstrap`)");
+    let pin = loop {
+        match read_pin(&path) {
+            Some(pin) => break pin,
+            None => sleep(PIN_POLL).await,
+        }
+    };
+    let address = arguments.own_master;
+    let endpoints = Endpoint::new(&address.ip().to_string(), address.port())
+        .and_then(|endpoint| Endpoints::new(vec![endpoint]))
+        .ok_or_else(|| Error::NotForAnAgent(format!("{address} is no address that TLS can name")))?;
+    Ok((endpoints, vec![pin]))
+}
+
+/// The pin, if the file is there and whole.
+fn read_pin(path: &Path) -> Option<Pin> {
+    let text = std::fs::read_to_string(path).ok().filter(|text| text.len() <= PIN_LIMIT)?;
+    text.trim().parse::<config_model::format::Pin>().ok().map(|pin| pin.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pin_is_taken_only_whole() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("ca-pin");
+        assert_eq!(read_pin(&path), None);
+        std::fs::write(&path, "sha256:00").expect("a file");
+        assert_eq!(read_pin(&path), None);
+        std::fs::write(&path, format!("sha256:{}\n", "0a".repeat(32))).expect("a file");
+        assert_eq!(read_pin(&path), Some([10; 32]));
+    }
+}

@@ -1,0 +1,59 @@
+//! What the configuration says, as the agent's parts want it.
+
+use crate::console::say;
+use crate::error::Error;
+use agent_enroll::{Endpoint, Endpoints, Pin};
+use config_model::machine::Membership;
+use config_model::{Document, MachineConfig};
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
+
+/// Largest configuration that is read; one byte more tells that it is too large.
+const CONFIG_LIMIT: u64 = config_model::defaults::MAX_DOCUMENT_BYTES as u64 + 1;
+
+/// Reads and checks the configuration; every fault is printed with its place.
+pub(crate) fn load(path: &Path) -> Result<MachineConfig, Error> {
+    let fault = |source| Error::File { what: "read", path: path.to_owned(), source };
+    let mut bytes = Vec::new();
+    File::open(path).map_err(fault)?.take(CONFIG_LIMIT).read_to_end(&mut bytes).map_err(fault)?;
+    let document = config_model::parse(&bytes, &path.display().to_string()).map_err(|faults| {
+        for line in faults.lines() {
+            say(&format!("REFUSED CONFIGURATION: {line}"));
+        }
+        Error::Configuration(path.to_owned())
+    })?;
+    match document {
+        Document::Machine(machine) => Ok(*machine),
+        other @ (Document::Cluster(_) | Document::Image(_) | Document::Policy(_)) => Err(Error::NotForAnAgent(
+            format!("{} is of kind `{}`, an agent needs `machine`", path.display(), other.kind()),
+        )),
+    }
+}
+
+/// Where the master is, if this machine joins one; `None` if it founds a cluster.
+pub(crate) fn master(machine: &MachineConfig) -> Result<Option<(Endpoints, Vec<Pin>)>, Error> {
+    let location = match &machine.membership {
+        Membership::Founds(_) => return Ok(None),
+        Membership::Joins(location) => location,
+    };
+    let endpoints = location.endpoints.iter().map(|endpoint| {
+        let host = endpoint.host.to_string();
+        Endpoint::new(&host, endpoint.port)
+            .ok_or_else(|| Error::NotForAnAgent(format!("{endpoint} is no address that TLS can name")))
+    });
+    let endpoints = Endpoints::new(endpoints.collect::<Result<_, _>>()?)
+        .ok_or_else(|| Error::NotForAnAgent("`master.endpoints` is empty".to_owned()))?;
+    Ok(Some((endpoints, location.ca_pins.iter().map(|pin| pin.0).collect())))
+}
+
+/// The node's name: the configured one, else the host's where that says something.
+pub(crate) fn node_name(machine: &MachineConfig) -> Result<String, Error> {
+    if let Some(name) = &machine.name {
+        return Ok(name.as_str().to_owned());
+    }
+    let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
+    let name = host.parse::<config_model::format::NodeName>().ok().filter(|_| host != "localhost");
+    name.map(|name| name.as_str().to_owned())
+        .ok_or_else(|| Error::NotForAnAgent("the machine has no name: add `name = \"…\"` under `[machine]`".to_owned()))
+}

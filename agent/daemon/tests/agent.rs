@@ -1,0 +1,253 @@
+//! The `agent` as a process, with a real software TPM.
+
+#[path = "../../enroll/tests/support/mod.rs"]
+mod master;
+#[path = "../../tpm/tests/support/mod.rs"]
+mod tpm;
+
+use config_attest::attestor::{EvidenceAnswer, EvidenceRequest, HelloAnswer, Request, SealAnswer, UnsealAnswer};
+use config_attest::question::{mac, question};
+use config_attest::tpm::{Public, make_credential};
+use config_attest::wire::{Blob, Challenge, ConfigEvent, SessionId};
+use config_attest::{Digest, Purpose, pcr, prover};
+use master::{Booted, Master, Temper};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use rand_core::OsRng;
+use serde::de::DeserializeOwned;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use tpm::Swtpm;
+
+/// Longest wait for anything.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// How a fault of the configuration begins on the console.
+const CONFIGURATION: &str = "pratique: REFUSED CONFIGURATION: ";
+
+/// A running agent; killed when dropped.
+struct Agent {
+    process: Child,
+    lines: Receiver<String>,
+    dir: TempDir,
+}
+
+impl Agent {
+    fn start(config: &str, tcti: &str, more: &[&str]) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| dir.path().join(name);
+        std::fs::write(at("config.toml"), config).expect("a configuration");
+        let mut process = Command::new(env!("CARGO_BIN_EXE_agent"))
+            .args(["run", "--tcti", tcti, "--image", "/nonexistent"])
+            .arg("--config")
+            .arg(at("config.toml"))
+            .arg("--data")
+            .arg(at("data"))
+            .arg("--run")
+            .arg(at("run"))
+            // Containers are another test's matter: there is no engine here.
+            .args(["--kubelet-port", "0", "--containerd", "/nonexistent"])
+            .arg("--kubelet-data")
+            .arg(at("kubelet"))
+            .arg("--pod-logs")
+            .arg(at("logs"))
+            .args(more)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the agent");
+        let (send, lines) = channel();
+        let out = BufReader::new(process.stdout.take().expect("piped"));
+        std::thread::spawn(move || {
+            for line in out.lines().map_while(Result::ok) {
+                if send.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { process, lines, dir }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join("run").join(name)
+    }
+
+    /// The first line that begins with `prefix`.
+    fn line(&self, prefix: &str) -> String {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let line = self.lines.recv_timeout(left).expect("the line in time");
+            if line.starts_with(prefix) {
+                return line;
+            }
+        }
+    }
+
+    fn end(&mut self) -> Option<i32> {
+        let pid = Pid::from_raw(i32::try_from(self.process.id()).expect("a pid"));
+        kill(pid, Signal::SIGTERM).expect("a running agent");
+        self.process.wait().expect("a child").code()
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        self.process.kill().ok();
+        self.process.wait().ok();
+    }
+}
+
+/// Where a machine's logs are, as arguments.
+fn logs(booted: &Booted) -> [String; 4] {
+    let (log, event) = (booted.firmware().display().to_string(), booted.config_event().display().to_string());
+    ["--event-log".to_owned(), log, "--config-event".to_owned(), event]
+}
+
+fn until(what: &str, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + LIMIT;
+    while !condition() {
+        assert!(Instant::now() < deadline, "{what} in time");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    Digest::from_slice(bytes).expect("32 bytes").to_hex()
+}
+
+/// The user-data of a first master.
+fn founding() -> String {
+    format!(
+        "version = 1\n[machine]\nname = \"master-1\"\n[cluster]\nname = \"lab\"\nadmin_key = \"sha256:{}\"\n",
+        "ab".repeat(32)
+    )
+}
+
+fn joining(master: &Master) -> String {
+    format!(
+        "version = 1\n[machine]\nname = \"worker-1\"\n[master]\nendpoints = [\"https://127.0.0.1:{}\"]\nca_pins = [\"sha256:{}\"]\n",
+        master.port,
+        hex(&master.pin)
+    )
+}
+
+fn exchange(socket: &Path, line: &[u8]) -> String {
+    let mut stream = UnixStream::connect(socket).expect("the socket");
+    stream.write_all(line).expect("a request");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    answer
+}
+
+fn ask<T: DeserializeOwned>(socket: &Path, request: &Request) -> T {
+    let line = serde_json::to_string(request).expect("JSON") + "\n";
+    serde_json::from_str(&exchange(socket, line.as_bytes())).expect("the answer of the operation")
+}
+
+#[test]
+fn faults_of_the_configuration_are_told_with_their_place() {
+    let mut agent = Agent::start("version = 1\n[master]\nendpoint = []\n", "device:/nonexistent", &[]);
+    let faults = [agent.line(CONFIGURATION), agent.line(CONFIGURATION)].join("\n");
+    assert!(faults.contains("config.toml:2:1: master.ca_pins") && faults.contains("config.toml:3:1"), "{faults}");
+    assert_eq!(agent.process.wait().expect("a child").code(), Some(78));
+}
+
+#[test]
+fn a_machine_without_a_tpm_says_so_and_waits_to_be_ended() {
+    let mut agent = Agent::start(&founding(), "device:/nonexistent", &["--manage-network", "true"]);
+    agent.line("pratique: REFUSED NO_TPM: ");
+    assert_eq!(agent.end(), Some(0));
+}
+
+#[test]
+fn the_first_masters_attestor_seals_and_proves() {
+    let swtpm = Swtpm::new();
+    let mut agent = Agent::start(&founding(), &swtpm.tcti(), &[]);
+    let socket = agent.path("attestor.sock");
+    agent.line("pratique: waiting for this machine's master");
+    let mode = std::fs::metadata(&socket).expect("the socket").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    // What the master does to see whether the socket is there.
+    drop(UnixStream::connect(&socket).expect("the socket"));
+    let secret = Blob::new(vec![7; 300]).expect("short");
+    let SealAnswer { sealed } = ask(&socket, &Request::Seal { data: secret.clone() });
+    let UnsealAnswer { data } = ask(&socket, &Request::Unseal { sealed });
+    assert_eq!(data, secret);
+    assert!(exchange(&socket, b"{\"op\":\"status\"}\n").contains("true"));
+    assert!(exchange(&socket, b"{\"op\":\"sign\"}\n").contains("MALFORMED"));
+    assert!(exchange(&socket, b"{\"op\":\"unseal\",\"sealed\":\"AAAA\"}\n").contains("TPM"));
+    let event = ConfigEvent { pcr: 13, label: "nocloud".to_owned(), length: 3, digest: Digest::of(b"x") };
+    std::fs::write(agent.path("config-event.json"), serde_json::to_vec(&event).expect("JSON")).expect("the record");
+    prove(&socket, &event);
+    assert_eq!(agent.end(), Some(0));
+}
+
+/// Challenges the attestor as an admin does.
+fn prove(socket: &Path, event: &ConfigEvent) {
+    let HelloAnswer { keys, claims } = ask(socket, &Request::Hello);
+    assert_eq!((claims.name.as_str(), claims.role.as_str()), ("master-1", "master"));
+    let names = prover::names(&keys).expect("keys");
+    let ek = Public::parse(keys.ek.as_bytes()).expect("an EK");
+    let challenge = Challenge {
+        session: SessionId([3; 16]),
+        nonce: Digest([4; 32]),
+        credential: make_credential(&ek, &names.ak, &[5; 32], &mut OsRng).expect("a credential"),
+        pcrs: pcr::QUOTE_PCRS.to_vec(),
+        expires_in_seconds: 30,
+    };
+    let request = EvidenceRequest {
+        csr_hash: Digest([6; 32]),
+        claims,
+        challenge,
+        server_spki: Digest([7; 32]),
+        exporter: Digest([8; 32]),
+    };
+    let EvidenceAnswer { proof } = ask(socket, &Request::Evidence(Box::new(request)));
+    let q = question(Purpose::Bootstrap, &SessionId([3; 16]), &names, &proof.transcript);
+    assert_eq!(proof.mac, mac(&[5; 32], &q));
+    assert_eq!(proof.config_event.as_ref(), Some(event));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_enrols_and_ends_when_asked() {
+    let master = Master::start(Temper::Good).await;
+    let config = joining(&master);
+    let ended = tokio::task::spawn_blocking(move || {
+        let swtpm = Swtpm::new();
+        let booted = master.register("worker-1", "worker", &swtpm.tcti(), &swtpm.issuer_pem());
+        let mut agent = Agent::start(&config, &swtpm.tcti(), &logs(&booted).each_ref().map(String::as_str));
+        agent.line("pratique: enrolling with 127.0.0.1:");
+        agent.line("pratique: enrolled as worker-1, certificate until 2033-05-18T03:33:20Z");
+        agent.line("pratique: node worker-1 is served");
+        agent.end()
+    });
+    assert_eq!(ended.await.expect("the agent"), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_first_masters_agent_joins_by_the_pin_that_its_master_left() {
+    let master = Master::start(Temper::RefusesRsa).await;
+    let (port, pin) = (master.port, hex(&master.pin));
+    let ended = tokio::task::spawn_blocking(move || {
+        let swtpm = Swtpm::new();
+        let own = format!("127.0.0.1:{port}");
+        let booted = master.register("master-1", "master", &swtpm.tcti(), &swtpm.issuer_pem());
+        let logs = logs(&booted);
+        let more: Vec<&str> = logs.iter().map(String::as_str).chain(["--own-master", &own]).collect();
+        let mut agent = Agent::start(&founding(), &swtpm.tcti(), &more);
+        agent.line("pratique: waiting for this machine's master");
+        until("the run folder", || agent.path("").exists());
+        std::fs::write(agent.path("ca-pin"), format!("sha256:{pin}\n")).expect("the pin");
+        let refusal = agent.line("pratique: REFUSED REFUSED: ");
+        assert!(!refusal.contains('\n'));
+        agent.line("pratique: enrolled as master-1");
+        agent.end()
+    });
+    assert_eq!(ended.await.expect("the agent"), Some(0));
+}

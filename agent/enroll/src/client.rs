@@ -1,0 +1,162 @@
+//! Requests to the master's API over mTLS with the node key: answers, and watches line by line.
+
+use crate::endpoint::{Endpoints, tls};
+use crate::identity::Slot;
+use crate::pin::Pin;
+use crate::{Error, connector::Connector};
+use bytes::{Bytes, BytesMut};
+use futures_util::{Stream, stream};
+use http::{Method, Request, StatusCode, header};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Incoming;
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use rustls::ClientConfig;
+use std::pin::Pin as Pinned;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// Longest wait for the head of an answer.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest wait for the rest of an answer that is not a watch.
+const BODY_TIMEOUT: Duration = Duration::from_secs(60);
+/// Largest answer: a list of what one node needs, with much room.
+const BODY_LIMIT: usize = 16 * 1024 * 1024;
+/// Largest event of a watch: an object has at most 1.5 MiB.
+const LINE_LIMIT: usize = 4 * 1024 * 1024;
+/// HTTP/2 pings tell a dead connection from a silent watch.
+const KEEP_ALIVE: Duration = Duration::from_secs(20);
+/// Idle HTTP/1.1 connections that are kept.
+const IDLE: usize = 4;
+
+/// The lines of a watch, without their ends.
+pub type Lines = Pinned<Box<dyn Stream<Item = Result<Bytes, Error>> + Send>>;
+
+type HttpClient = Client<Connector, Full<Bytes>>;
+
+/// An answer whose body was read whole.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    /// Status code.
+    pub status: StatusCode,
+    /// Body.
+    pub body: Bytes,
+}
+
+/// The way to the master's API for one node; cheap to clone.
+///
+/// Guarantees: the server is one that the pins allow; every connection is signed for by the node key; a request fails
+/// over to another endpoint only while it is being connected, so it is never sent twice.
+#[derive(Debug, Clone)]
+pub struct MasterClient {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    endpoints: Endpoints,
+    tls: Arc<ClientConfig>,
+    client: RwLock<HttpClient>,
+}
+
+impl MasterClient {
+    /// A client that shows the certificate in `identity`.
+    pub fn new(endpoints: Endpoints, pins: Vec<Pin>, identity: Arc<Slot>) -> Result<Self, Error> {
+        let tls = tls(pins, Some(identity), &[b"h2", b"http/1.1"])?;
+        let client = RwLock::new(http_client(&endpoints, &tls));
+        Ok(Self { shared: Arc::new(Shared { endpoints, tls, client }) })
+    }
+
+    /// Sends one request and reads its whole answer, whatever its status.
+    pub async fn request(&self, method: Method, path: &str, content_type: &str, body: Bytes) -> Result<Answer, Error> {
+        let response = self.send(method, path, content_type, body).await?;
+        let status = response.status();
+        Ok(Answer { status, body: whole(response.into_body()).await? })
+    }
+
+    /// Opens a watch; `Err` of the inner result is the answer where its status is not 200.
+    pub async fn watch(&self, path: &str) -> Result<Result<Lines, Answer>, Error> {
+        let response = self.send(Method::GET, path, "", Bytes::new()).await?;
+        let status = response.status();
+        if status != StatusCode::OK {
+            return Ok(Err(Answer { status, body: whole(response.into_body()).await? }));
+        }
+        Ok(Ok(lines(response.into_body())))
+    }
+
+    /// Uses new connections, and so the renewed certificate, from now on. What is under way ends on the old ones.
+    pub(crate) fn reconnect(&self) {
+        let fresh = http_client(&self.shared.endpoints, &self.shared.tls);
+        *self.shared.client.write().unwrap_or_else(PoisonError::into_inner) = fresh;
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        content_type: &str,
+        body: Bytes,
+    ) -> Result<http::Response<Incoming>, Error> {
+        let authority = self.shared.endpoints.first().to_string();
+        let uri = http::Uri::builder().scheme("https").authority(authority).path_and_query(path).build();
+        let mut request = Request::builder()
+            .method(method)
+            .uri(uri.map_err(Error::Request)?)
+            .header(header::ACCEPT, "application/json")
+            .header(header::USER_AGENT, concat!("pratique-agent/", env!("CARGO_PKG_VERSION")));
+        if !body.is_empty() {
+            request = request.header(header::CONTENT_TYPE, content_type);
+        }
+        let request = request.body(Full::new(body)).map_err(Error::Request)?;
+        let client = self.shared.client.read().unwrap_or_else(PoisonError::into_inner).clone();
+        match timeout(HEAD_TIMEOUT, client.request(request)).await {
+            Ok(outcome) => outcome.map_err(Error::Exchange),
+            Err(_elapsed) => Err(Error::Silent(HEAD_TIMEOUT)),
+        }
+    }
+}
+
+fn http_client(endpoints: &Endpoints, tls: &Arc<ClientConfig>) -> HttpClient {
+    Client::builder(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .pool_timer(TokioTimer::new())
+        .pool_max_idle_per_host(IDLE)
+        .http2_keep_alive_interval(KEEP_ALIVE)
+        .http2_keep_alive_timeout(KEEP_ALIVE)
+        .http2_keep_alive_while_idle(true)
+        .build(Connector::new(endpoints.clone(), Arc::clone(tls)))
+}
+
+async fn whole(body: Incoming) -> Result<Bytes, Error> {
+    match timeout(BODY_TIMEOUT, Limited::new(body, BODY_LIMIT).collect()).await {
+        Ok(Ok(collected)) => Ok(collected.to_bytes()),
+        Ok(Err(source)) => Err(Error::Body(source)),
+        Err(_elapsed) => Err(Error::Silent(BODY_TIMEOUT)),
+    }
+}
+
+/// Cuts a body into lines as it arrives. A last line without its end is dropped: the master was cut off in it.
+fn lines(body: Incoming) -> Lines {
+    let state = (body, BytesMut::new());
+    Box::pin(stream::try_unfold(state, |(mut body, mut buffer)| async move {
+        let mut searched = 0;
+        loop {
+            let unseen = buffer.get(searched..).unwrap_or_default();
+            if let Some(end) = unseen.iter().position(|byte| *byte == b'\n') {
+                let mut line = buffer.split_to(searched + end + 1);
+                line.truncate(searched + end);
+                return Ok(Some((line.freeze(), (body, buffer))));
+            }
+            searched = buffer.len();
+            if searched > LINE_LIMIT {
+                return Err(Error::LongLine(LINE_LIMIT));
+            }
+            match body.frame().await {
+                None => return Ok(None),
+                Some(Err(source)) => return Err(Error::Body(Box::new(source))),
+                Some(Ok(frame)) => buffer.extend_from_slice(frame.data_ref().map_or(&[], |data| data.as_ref())),
+            }
+        }
+    }))
+}

@@ -1,0 +1,145 @@
+//! Where masters are, and a TLS 1.3 connection to the first that answers.
+
+use crate::Error;
+use crate::pin::{Pin, PinnedVerifier};
+use rustls::client::{ResolvesClientCert, Resumption};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, version};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+/// Longest wait for a TCP connection: three transmissions of a SYN.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(8);
+/// Longest wait for a TLS handshake; the TPM signs in it, and it may be busy with a quote.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// One address of the master.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Endpoint {
+    host: String,
+    port: u16,
+    name: ServerName<'static>,
+}
+
+impl Endpoint {
+    /// A host (DNS name or IP address, IPv6 without brackets) and a port. `None` where the host is neither.
+    pub fn new(host: &str, port: u16) -> Option<Self> {
+        let name = ServerName::try_from(host.to_owned()).ok()?;
+        Some(Self { host: host.to_owned(), port, name })
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+/// The masters in order, the one that answered last first.
+#[derive(Debug, Clone)]
+pub struct Endpoints {
+    all: Arc<[Endpoint]>,
+    current: Arc<AtomicUsize>,
+}
+
+impl Endpoints {
+    /// The masters in the order of the configuration. `None` for none at all.
+    pub fn new(all: Vec<Endpoint>) -> Option<Self> {
+        (!all.is_empty()).then(|| Self { all: all.into(), current: Arc::new(AtomicUsize::new(0)) })
+    }
+
+    /// The one that answered last, else the first.
+    pub fn current(&self) -> Option<&Endpoint> {
+        self.all.get(self.current.load(Ordering::Relaxed))
+    }
+
+    /// The first of the configuration.
+    pub(crate) fn first(&self) -> &Endpoint {
+        &self.all[0]
+    }
+
+    /// Connects to the first that answers, beginning with the one that did last.
+    pub(crate) async fn connect(&self, tls: &Arc<ClientConfig>) -> Result<TlsStream<TcpStream>, Error> {
+        let start = self.current.load(Ordering::Relaxed);
+        let mut last = Error::NoEndpoint;
+        for offset in 0..self.all.len() {
+            let index = (start + offset) % self.all.len();
+            let Some(endpoint) = self.all.get(index) else { continue };
+            match endpoint.connect(tls).await {
+                Ok(stream) => {
+                    self.current.store(index, Ordering::Relaxed);
+                    return Ok(stream);
+                }
+                Err(error) => {
+                    tracing::debug!(%endpoint, %error, "no connection");
+                    last = error;
+                }
+            }
+        }
+        Err(last)
+    }
+}
+
+impl Endpoint {
+    async fn connect(&self, tls: &Arc<ClientConfig>) -> Result<TlsStream<TcpStream>, Error> {
+        let connect = |source| Error::Connect { endpoint: self.to_string(), source };
+        let address = (self.host.as_str(), self.port);
+        let tcp = timeout(CONNECT_TIMEOUT, TcpStream::connect(address))
+            .await
+            .unwrap_or_else(|_elapsed| Err(std::io::ErrorKind::TimedOut.into()))
+            .map_err(connect)?;
+        tcp.set_nodelay(true).map_err(connect)?;
+        let handshake = TlsConnector::from(Arc::clone(tls)).connect(self.name.clone(), tcp);
+        timeout(HANDSHAKE_TIMEOUT, handshake)
+            .await
+            .unwrap_or_else(|_elapsed| Err(std::io::ErrorKind::TimedOut.into()))
+            .map_err(|source| Error::Handshake { endpoint: self.to_string(), source })
+    }
+}
+
+/// TLS as nodes speak it to the master: version 1.3, a server by its pin, a full handshake each time (a resumed one
+/// would prove nothing of the node key), and a certificate where one is at hand.
+pub(crate) fn tls(
+    pins: Vec<Pin>,
+    client: Option<Arc<dyn ResolvesClientCert>>,
+    protocols: &[&[u8]],
+) -> Result<Arc<ClientConfig>, Error> {
+    let provider: Arc<CryptoProvider> = Arc::new(rustls::crypto::ring::default_provider());
+    let verifier = Arc::new(PinnedVerifier::new(pins, Arc::clone(&provider)));
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&version::TLS13])
+        .map_err(Error::Tls)?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier);
+    let mut config = match client {
+        Some(resolver) => builder.with_client_cert_resolver(resolver),
+        None => builder.with_no_client_auth(),
+    };
+    config.resumption = Resumption::disabled();
+    config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+    Ok(Arc::new(config))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_is_a_name_or_an_address() {
+        assert_eq!(Endpoint::new("fd00::1", 6443).expect("an address").to_string(), "[fd00::1]:6443");
+        assert_eq!(Endpoint::new("master.example", 6443).expect("a name").to_string(), "master.example:6443");
+        assert_eq!(Endpoint::new("no name", 6443), None);
+        assert!(Endpoints::new(Vec::new()).is_none());
+    }
+}

@@ -1,0 +1,247 @@
+//! From nothing to an identity, and from one certificate to the next.
+
+use crate::Error;
+use crate::client::MasterClient;
+use crate::endpoint::Endpoints;
+use crate::exchange::{Accepted, Party, Step, blocking};
+use crate::identity::Slot;
+use crate::keys::NodeKey;
+use crate::pace::{Backoff, renewal};
+use crate::pin::Pin;
+use crate::prover::Prover;
+use crate::request::install;
+use config_attest::wire::Claims;
+use rustls::pki_types::CertificateDer;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+/// Shortest time between two renewals, whatever the master says.
+const RENEWAL_FLOOR: Duration = Duration::from_secs(2);
+/// Longest time between two renewals: certificates live a day at most.
+const RENEWAL_CEILING: Duration = Duration::from_secs(86_400);
+
+/// What a node needs to know to enrol.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Where masters are.
+    pub endpoints: Endpoints,
+    /// By what they are known.
+    pub pins: Vec<Pin>,
+    /// What the node says of itself. The name must be set: certificates are requested for it.
+    pub claims: Claims,
+}
+
+/// What happens, for the console.
+#[derive(Debug)]
+pub enum Milestone<'a> {
+    /// An attempt to join begins.
+    Enrolling {
+        /// The first master that is tried.
+        endpoint: String,
+    },
+    /// The master refused.
+    Refused {
+        /// Its code.
+        code: &'a str,
+        /// Its words.
+        message: &'a str,
+        /// When the next attempt comes.
+        again: Duration,
+    },
+    /// An attempt failed without a verdict.
+    Failed {
+        /// Why.
+        error: &'a Error,
+        /// When the next attempt comes.
+        again: Duration,
+    },
+    /// The node has its first certificates of this start.
+    Enrolled {
+        /// Its name.
+        node: &'a str,
+        /// Unix seconds at which the certificates end.
+        not_after: u64,
+    },
+    /// The certificates were renewed.
+    Renewed {
+        /// Unix seconds at which the new ones end.
+        not_after: u64,
+    },
+    /// The certificates ended before a renewal; the node joins anew.
+    Expired,
+}
+
+/// Told of every milestone, from any task.
+pub type Report = Arc<dyn Fn(&Milestone<'_>) + Send + Sync>;
+
+/// A node's identity, kept fresh by [`Enroller::keep`].
+#[derive(Debug, Clone)]
+pub struct Identity {
+    /// The node's name.
+    pub node: String,
+    /// The way to the master's API.
+    pub client: MasterClient,
+    /// The kubelet API's certificate; swapped at each renewal.
+    pub serving: Arc<Slot>,
+    /// The cluster's pinned roots, by which the master is known as a client.
+    pub roots: Vec<CertificateDer<'static>>,
+}
+
+/// When the certificates in use should be renewed, and when they end.
+///
+/// By the local monotonic clock: a machine that doubts its time of day can still count.
+#[derive(Debug, Clone, Copy)]
+struct Schedule {
+    renew: Instant,
+    end: Instant,
+}
+
+impl Schedule {
+    fn new(renew_after_seconds: u64) -> Self {
+        let third = Duration::from_secs(renew_after_seconds).clamp(RENEWAL_FLOOR, RENEWAL_CEILING);
+        let now = Instant::now();
+        Self { renew: now + renewal(third * 3), end: now + third * 3 }
+    }
+}
+
+/// Joins, and joins again, until the end of the process.
+pub struct Enroller {
+    party: Party,
+    report: Report,
+    client: Arc<Slot>,
+    serving: Arc<Slot>,
+    turn: usize,
+}
+
+impl fmt::Debug for Enroller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Enroller").field("party", &self.party).finish_non_exhaustive()
+    }
+}
+
+/// What is left to do after [`Enroller::enroll`]: keep the identity.
+#[derive(Debug)]
+pub struct Keeper {
+    enroller: Enroller,
+    client: MasterClient,
+    schedule: Schedule,
+}
+
+impl Enroller {
+    /// Derives the node key, which binds it to the registers as they are now.
+    pub async fn new(prover: Prover, settings: Settings, report: Report) -> Result<Self, Error> {
+        let tpm = prover.tpm().clone();
+        let node_key = blocking(move || Ok(NodeKey::new(tpm)?)).await?;
+        let Settings { endpoints, pins, claims } = settings;
+        let party = Party { endpoints, pins, prover, node_key, claims };
+        Ok(Self { party, report, client: Arc::default(), serving: Arc::default(), turn: 0 })
+    }
+
+    /// Tries to join until the master accepts. Cancel by dropping: nothing is left behind but a half-open session.
+    pub async fn enroll(mut self) -> Result<(Identity, Keeper), Error> {
+        let accepted = self.join().await;
+        let (installed, schedule) = self.put_in_use(&accepted)?;
+        let client =
+            MasterClient::new(self.party.endpoints.clone(), self.party.pins.clone(), Arc::clone(&self.client))?;
+        let node = accepted.certificates.node_name.clone();
+        (self.report)(&Milestone::Enrolled { node: &node, not_after: accepted.certificates.not_after });
+        let serving = Arc::clone(&self.serving);
+        let identity = Identity { node, client: client.clone(), serving, roots: installed };
+        Ok((identity, Keeper { enroller: self, client, schedule }))
+    }
+
+    /// Tries until the master accepts and what it gave is good.
+    async fn join(&mut self) -> Accepted {
+        let mut backoff = Backoff::new();
+        loop {
+            let endpoint = self.party.endpoints.current().map(ToString::to_string).unwrap_or_default();
+            (self.report)(&Milestone::Enrolling { endpoint });
+            let outcome = self.party.join(self.turn).await.and_then(|accepted| self.check(accepted));
+            match outcome {
+                Ok(accepted) => return accepted,
+                Err(error) => {
+                    self.turn_key(&error);
+                    self.pause(&error, &mut backoff).await;
+                }
+            }
+        }
+    }
+
+    /// The master refuses a hello without telling why; another endorsement key of the same TPM may be the one that it
+    /// knows.
+    fn turn_key(&mut self, error: &Error) {
+        if matches!(error, Error::Refused { step: Step::Hello, .. }) {
+            self.turn = self.turn.wrapping_add(1);
+        }
+    }
+
+    /// Says what went wrong and waits.
+    async fn pause(&self, error: &Error, backoff: &mut Backoff) {
+        let again = backoff.step();
+        if let Error::Refused { code, message, .. } = error {
+            (self.report)(&Milestone::Refused { code, message, again });
+        } else {
+            (self.report)(&Milestone::Failed { error, again });
+        }
+        sleep(again).await;
+    }
+
+    fn check(&self, accepted: Accepted) -> Result<Accepted, Error> {
+        install(&accepted.requests, &accepted.certificates, &self.party.node_key, &self.party.pins).map(|_| accepted)
+    }
+
+    fn put_in_use(&self, accepted: &Accepted) -> Result<(Vec<CertificateDer<'static>>, Schedule), Error> {
+        let Accepted { certificates, requests } = accepted;
+        let installed = install(requests, certificates, &self.party.node_key, &self.party.pins)?;
+        self.client.set(installed.client);
+        self.serving.set(installed.serving);
+        Ok((installed.roots, Schedule::new(certificates.renew_after_seconds)))
+    }
+}
+
+impl Keeper {
+    /// Renews at a third of the lifetime with a fresh quote, for as long as it is polled. A refused renewal is followed
+    /// by attempts to join anew, while the old certificate lasts and beyond.
+    pub async fn keep(mut self) -> Error {
+        loop {
+            tokio::time::sleep_until(self.schedule.renew).await;
+            if let Err(error) = self.once().await {
+                return error;
+            }
+        }
+    }
+
+    /// Goes on until there are new certificates; fails only where good certificates cannot be put in use.
+    async fn once(&mut self) -> Result<(), Error> {
+        let mut backoff = Backoff::new();
+        let mut refused = false;
+        let accepted = loop {
+            if Instant::now() >= self.schedule.end {
+                (self.enroller.report)(&Milestone::Expired);
+                break self.enroller.join().await;
+            }
+            let turn = self.enroller.turn;
+            let outcome = if refused {
+                self.enroller.party.join(turn).await
+            } else {
+                self.enroller.party.renew(Arc::clone(&self.enroller.client), turn).await
+            };
+            match outcome.and_then(|accepted| self.enroller.check(accepted)) {
+                Ok(accepted) => break accepted,
+                Err(error) => {
+                    if refused {
+                        self.enroller.turn_key(&error);
+                    }
+                    refused |= matches!(error, Error::Refused { .. });
+                    self.enroller.pause(&error, &mut backoff).await;
+                }
+            }
+        };
+        (_, self.schedule) = self.enroller.put_in_use(&accepted)?;
+        self.client.reconnect();
+        (self.enroller.report)(&Milestone::Renewed { not_after: accepted.certificates.not_after });
+        Ok(())
+    }
+}

@@ -1,0 +1,109 @@
+//! Why the node has no answer from its master, or no identity.
+
+use crate::exchange::Step;
+use crate::prover::ProveError;
+use config_attest::wire::TooLong;
+use std::io;
+use std::time::Duration;
+
+/// Longest code that is shown.
+const CODE_LIMIT: usize = 64;
+/// Longest message that is shown.
+const MESSAGE_LIMIT: usize = 1024;
+
+/// A failed exchange with the master.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No master was named.
+    #[error("no master's address is known")]
+    NoEndpoint,
+    /// TCP failed.
+    #[error("{endpoint} cannot be reached")]
+    Connect {
+        /// The master's address.
+        endpoint: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// TLS failed; most often a server that is not the pinned master.
+    #[error("{endpoint} is not a master that the pins allow, or TLS failed with it")]
+    Handshake {
+        /// The master's address.
+        endpoint: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// TLS could not be set up.
+    #[error("TLS cannot be set up")]
+    Tls(#[source] rustls::Error),
+    /// A request could not be formed.
+    #[error("a request cannot be formed")]
+    Request(#[source] http::Error),
+    /// HTTP failed, or the connection under it.
+    #[error("the exchange with the master failed")]
+    Exchange(#[source] hyper_util::client::legacy::Error),
+    /// HTTP failed on the enrolment's connection.
+    #[error("the connection to the master failed")]
+    Connection(#[source] hyper::Error),
+    /// The body of an answer could not be read, or was too large.
+    #[error("the master's answer cannot be read")]
+    Body(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// A line of a watch was too long.
+    #[error("a line of the master's answer is longer than {0} bytes")]
+    LongLine(usize),
+    /// No answer came in time.
+    #[error("the master did not answer within {} s", .0.as_secs())]
+    Silent(Duration),
+    /// The TPM failed.
+    #[error("the TPM did not do its part")]
+    Tpm(#[from] agent_tpm::Error),
+    /// The proof could not be made.
+    #[error("the machine cannot prove what it is")]
+    Prove(#[from] ProveError),
+    /// A certificate request could not be made.
+    #[error("a certificate request cannot be made")]
+    Csr(#[source] rcgen::Error),
+    /// A request is larger than the protocol allows.
+    #[error("a certificate request is too long for the protocol")]
+    TooLong(#[source] TooLong),
+    /// A message could not be encoded.
+    #[error("a message cannot be encoded")]
+    Encode(#[source] serde_json::Error),
+    /// The answer is not what the protocol says.
+    #[error("the master's answer is not of the protocol")]
+    Decode(#[source] serde_json::Error),
+    /// The answer is neither a success nor a refusal.
+    #[error("the master answered {0} without a reason")]
+    Status(http::StatusCode),
+    /// The server showed no key.
+    #[error("the master showed no certificate that can be read")]
+    NoServerKey,
+    /// The master refused.
+    #[error("{code}: {message}")]
+    Refused {
+        /// At which step.
+        step: Step,
+        /// Its code, printable.
+        code: String,
+        /// Its words, printable.
+        message: String,
+    },
+    /// The certificates that the master gave cannot be used.
+    #[error("the master's certificates cannot be used: {0}")]
+    Certificates(&'static str),
+    /// A task was ended.
+    #[error("a task ended before its result")]
+    Ended(#[source] tokio::task::JoinError),
+}
+
+impl Error {
+    /// A refusal, with what the master wrote made fit for one line of a console.
+    pub(crate) fn refused(step: Step, code: &str, message: &str) -> Self {
+        let clean = |text: &str, limit: usize| -> String {
+            text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(limit).collect()
+        };
+        Self::Refused { step, code: clean(code, CODE_LIMIT), message: clean(message, MESSAGE_LIMIT) }
+    }
+}

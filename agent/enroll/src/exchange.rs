@@ -1,0 +1,178 @@
+//! One exchange on one TLS 1.3 connection: hello, challenge, evidence, certificates.
+
+use crate::Error;
+use crate::endpoint::{Endpoints, tls};
+use crate::identity::Slot;
+use crate::keys::NodeKey;
+use crate::pin::{Pin, spki_hash};
+use crate::prover::Prover;
+use crate::request::{Requests, requests};
+use bytes::Bytes;
+use config_attest::question::{Channel, Purpose};
+use config_attest::wire::{
+    Certificates, Challenge, Claims, EXPORTER_LABEL, Evidence, Problem, RENEWALS_PATH, SESSIONS_PATH, evidence_path,
+};
+use config_attest::{Digest, prover};
+use http::{Method, Request, header};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::client::TlsStream;
+
+/// Largest answer: certificates with their chains.
+const ANSWER_LIMIT: usize = 256 * 1024;
+/// Longest exchange; the master gives a challenge 30 s, and a TPM under emulation takes most of them.
+const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// What a node says to whom.
+#[derive(Debug, Clone)]
+pub(crate) struct Party {
+    pub(crate) endpoints: Endpoints,
+    pub(crate) pins: Vec<Pin>,
+    pub(crate) prover: Prover,
+    pub(crate) node_key: NodeKey,
+    pub(crate) claims: Claims,
+}
+
+/// What an accepted exchange gave.
+#[derive(Debug)]
+pub(crate) struct Accepted {
+    pub(crate) certificates: Certificates,
+    pub(crate) requests: Requests,
+}
+
+impl Party {
+    /// Joins, as an anonymous client. `turn` chooses the endorsement key.
+    pub(crate) async fn join(&self, turn: usize) -> Result<Accepted, Error> {
+        let tls = tls(self.pins.clone(), None, &[b"http/1.1"])?;
+        self.bounded(Purpose::Join, SESSIONS_PATH, &tls, turn).await
+    }
+
+    /// Renews over mTLS with the certificate in `identity`.
+    pub(crate) async fn renew(&self, identity: Arc<Slot>, turn: usize) -> Result<Accepted, Error> {
+        let tls = tls(self.pins.clone(), Some(identity), &[b"http/1.1"])?;
+        self.bounded(Purpose::Renew, RENEWALS_PATH, &tls, turn).await
+    }
+
+    async fn bounded(
+        &self,
+        purpose: Purpose,
+        path: &str,
+        tls: &Arc<ClientConfig>,
+        turn: usize,
+    ) -> Result<Accepted, Error> {
+        let exchange = self.exchange(purpose, path, tls, turn);
+        timeout(EXCHANGE_TIMEOUT, exchange).await.unwrap_or(Err(Error::Silent(EXCHANGE_TIMEOUT)))
+    }
+
+    async fn exchange(
+        &self,
+        purpose: Purpose,
+        path: &str,
+        tls: &Arc<ClientConfig>,
+        turn: usize,
+    ) -> Result<Accepted, Error> {
+        // The TPM's part of the hello comes first: the master need not wait for it on an open connection.
+        let party = self.clone();
+        let (ek, keys, requests) = blocking(move || {
+            let ek = party.prover.endorsement_key(turn)?;
+            Ok((ek.clone(), party.prover.keys(&ek)?, requests(&party.node_key, &party.claims.name)?))
+        })
+        .await?;
+        let stream = self.endpoints.connect(tls).await?;
+        let channel = channel(&stream)?;
+        let mut connection = Connection::new(stream, self.authority()).await?;
+        let hello = prover::hello(keys, &requests.client, &requests.serving, self.claims.clone());
+        let csr_hash = hello.csr_hash;
+        let challenge: Challenge = connection.post(path, &hello, Step::Hello).await?;
+        let party = self.clone();
+        let session = challenge.session;
+        let proof =
+            blocking(move || Ok(party.prover.prove(purpose, &ek, csr_hash, &party.claims, &challenge, &channel)?))
+                .await?;
+        let evidence = Evidence { proof, client_csr: der(&requests.client)?, serving_csr: der(&requests.serving)? };
+        let certificates = connection.post(&evidence_path(path, &session), &evidence, Step::Evidence).await?;
+        Ok(Accepted { certificates, requests })
+    }
+
+    fn authority(&self) -> String {
+        self.endpoints.current().map(ToString::to_string).unwrap_or_default()
+    }
+}
+
+/// Which answer a refusal came as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// To the hello: the master says no more than that it refuses.
+    Hello,
+    /// To the evidence.
+    Evidence,
+}
+
+/// One HTTP/1.1 connection; its driver ends with it.
+struct Connection {
+    sender: SendRequest<Full<Bytes>>,
+    authority: String,
+}
+
+impl Connection {
+    async fn new(stream: TlsStream<TcpStream>, authority: String) -> Result<Self, Error> {
+        let (sender, driver) = http1::handshake(TokioIo::new(stream)).await.map_err(Error::Connection)?;
+        // Ends when the sender is dropped, at the end of the exchange at the latest.
+        tokio::spawn(async move {
+            if let Err(error) = driver.await {
+                tracing::debug!(%error, "the exchange's connection ended");
+            }
+        });
+        Ok(Self { sender, authority })
+    }
+
+    async fn post<T: DeserializeOwned>(&mut self, path: &str, body: &impl Serialize, step: Step) -> Result<T, Error> {
+        let body = serde_json::to_vec(body).map_err(Error::Encode)?;
+        let request = Request::builder()
+            .method(Method::POST)
+            .uri(path)
+            .header(header::HOST, &self.authority)
+            .header(header::CONTENT_TYPE, "application/json")
+            .header(header::ACCEPT, "application/json")
+            .body(Full::new(Bytes::from(body)))
+            .map_err(Error::Request)?;
+        let response = self.sender.send_request(request).await.map_err(Error::Connection)?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), ANSWER_LIMIT).collect().await.map_err(Error::Body)?.to_bytes();
+        if status.is_success() {
+            return serde_json::from_slice(&body).map_err(Error::Decode);
+        }
+        Err(match serde_json::from_slice::<Problem>(&body) {
+            Ok(problem) => Error::refused(step, &problem.code, &problem.message),
+            Err(_not_a_problem) => Error::Status(status),
+        })
+    }
+}
+
+/// What both ends of this connection, and nobody else, know of it.
+fn channel(stream: &TlsStream<TcpStream>) -> Result<Channel, Error> {
+    let (_, tls) = stream.get_ref();
+    let exporter = tls.export_keying_material([0; 32], EXPORTER_LABEL, Some(&[])).map_err(Error::Tls)?;
+    let leaf = tls.peer_certificates().and_then(|chain| chain.first());
+    let server_spki = leaf.and_then(|leaf| spki_hash(leaf)).ok_or(Error::NoServerKey)?;
+    Ok(Channel { server_spki: Digest(server_spki), exporter: Digest(exporter) })
+}
+
+fn der<const MAX: usize>(bytes: &[u8]) -> Result<config_attest::wire::Blob<MAX>, Error> {
+    config_attest::wire::Blob::new(bytes).map_err(Error::TooLong)
+}
+
+/// Runs what blocks on the TPM beside the runtime.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|ended| Err(Error::Ended(ended)))
+}

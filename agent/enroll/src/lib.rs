@@ -1,0 +1,33 @@
+//! From evidence to certificates: drives the prover against the master and renews.
+//!
+//! [`Enroller::enroll`] tries until the master accepts the machine: hello, challenge, evidence and certificates go over
+//! one TLS 1.3 connection whose server is known by its pinned root. It gives an [`Identity`] (the way to the API by
+//! [`MasterClient`], the kubelet API's certificate in a [`Slot`]) and a [`Keeper`], which the caller polls for as long as
+//! the node is to live: it renews at a third of the lifetime and swaps the certificates whole.
+//!
+//! The client key is the node key inside the TPM ([`NodeKey`]). Signing blocks for one TPM command within a handshake, so
+//! a multi-thread runtime is needed. No task is spawned here but the driver of each HTTP connection, which ends with it.
+//! What happens is told to a [`Report`]; nothing here prints.
+
+mod client;
+mod connector;
+mod endpoint;
+mod enroller;
+mod error;
+mod exchange;
+mod identity;
+mod keys;
+mod pace;
+mod pin;
+mod prover;
+mod request;
+
+pub use client::{Answer, Lines, MasterClient};
+pub use endpoint::{Endpoint, Endpoints};
+pub use enroller::{Enroller, Identity, Keeper, Milestone, Report, Settings};
+pub use error::Error;
+pub use exchange::Step;
+pub use identity::Slot;
+pub use keys::NodeKey;
+pub use pin::{Pin, PinnedVerifier, spki_hash};
+pub use prover::{Logs, ProveError, Prover};

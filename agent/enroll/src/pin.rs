@@ -1,0 +1,108 @@
+//! The master's certificate: a chain to a pinned root, and the name that was asked for.
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, TrustAnchor, UnixTime};
+use rustls::{CertificateError, DigitallySignedStruct, Error, PeerMisbehaved, SignatureScheme};
+use std::sync::Arc;
+use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
+
+/// SHA-256 of the `SubjectPublicKeyInfo` DER of a cluster's root certificate.
+pub type Pin = [u8; 32];
+
+/// Certificates that a server may show; leaf, intermediate and root are three, rotation adds a few.
+const CHAIN_LIMIT: usize = 8;
+
+/// Accepts a server that shows a chain to a root whose key is pinned, and whose leaf carries the name asked for.
+///
+/// Assumption: the server shows its root too, since a pin is a digest and no key. The system's own roots play no part.
+#[derive(Debug)]
+pub struct PinnedVerifier {
+    pins: Vec<Pin>,
+    provider: Arc<CryptoProvider>,
+}
+
+impl PinnedVerifier {
+    /// Accepts any of `pins`: a list, so that a rotation of the root can overlap.
+    pub fn new(pins: Vec<Pin>, provider: Arc<CryptoProvider>) -> Self {
+        Self { pins, provider }
+    }
+}
+
+/// SHA-256 of a certificate's `SubjectPublicKeyInfo`; `None` for what is no certificate.
+pub fn spki_hash(certificate: &[u8]) -> Option<Pin> {
+    let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
+    ring::digest::digest(&ring::digest::SHA256, parsed.public_key().raw).as_ref().try_into().ok()
+}
+
+impl ServerCertVerifier for PinnedVerifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        if intermediates.len() > CHAIN_LIMIT {
+            return Err(CertificateError::BadEncoding.into());
+        }
+        let (roots, others): (Vec<_>, Vec<_>) = intermediates
+            .iter()
+            .partition(|certificate| spki_hash(certificate).is_some_and(|hash| self.pins.contains(&hash)));
+        let anchors: Vec<TrustAnchor<'_>> =
+            roots.into_iter().filter_map(|root| anchor_from_trusted_cert(root).ok()).collect();
+        if anchors.is_empty() {
+            return Err(CertificateError::UnknownIssuer.into());
+        }
+        let others: Vec<CertificateDer<'_>> = others.into_iter().cloned().collect();
+        let leaf = EndEntityCert::try_from(end_entity).map_err(refused)?;
+        leaf.verify_for_usage(
+            self.provider.signature_verification_algorithms.all,
+            &anchors,
+            &others,
+            now,
+            KeyUsage::server_auth(),
+            None,
+            None,
+        )
+        .map_err(refused)?;
+        leaf.verify_is_valid_for_subject_name(server_name).map_err(refused)?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Err(PeerMisbehaved::SignedHandshakeWithUnadvertisedSigScheme.into())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// The TLS alert that fits a refusal by webpki.
+#[expect(clippy::wildcard_enum_match_arm, reason = "webpki's list of errors is open")]
+fn refused(error: webpki::Error) -> Error {
+    match error {
+        webpki::Error::CertExpired { .. } => CertificateError::Expired.into(),
+        webpki::Error::CertNotValidYet { .. } => CertificateError::NotValidYet.into(),
+        webpki::Error::CertNotValidForName(_) => CertificateError::NotValidForName.into(),
+        webpki::Error::UnknownIssuer => CertificateError::UnknownIssuer.into(),
+        webpki::Error::InvalidSignatureForPublicKey => CertificateError::BadSignature.into(),
+        other => CertificateError::Other(rustls::OtherError(Arc::new(other))).into(),
+    }
+}

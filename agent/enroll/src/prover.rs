@@ -1,0 +1,146 @@
+//! The machine's proof: what its TPM and its logs say, in the protocol's words. Everything here blocks.
+
+use agent_tpm::{EndorsementKey, Tpm};
+use config_attest::prover::{self, ProverError, TpmOutputs};
+use config_attest::question::{Channel, Purpose};
+use config_attest::wire::{Challenge, Claims, ConfigEvent, Keys, MAX_EVENT_LOG, Proof};
+use config_attest::{Digest, pcr};
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+/// Largest record of the configuration event; it has four short fields.
+const CONFIG_EVENT_LIMIT: u64 = 4096;
+
+/// Where the machine's logs are.
+#[derive(Debug, Clone)]
+pub struct Logs {
+    /// The firmware's event log as the kernel shows it; need not exist.
+    pub firmware: PathBuf,
+    /// init's record of the configuration event; need not exist.
+    pub config_event: PathBuf,
+}
+
+/// Why the machine cannot prove anything.
+#[derive(Debug, thiserror::Error)]
+pub enum ProveError {
+    /// The TPM failed.
+    #[error("the TPM did not do its part")]
+    Tpm(#[from] agent_tpm::Error),
+    /// What is to be sent does not fit the protocol.
+    #[error("the proof cannot be made")]
+    Protocol(#[from] ProverError),
+    /// A log cannot be read.
+    #[error("{} cannot be read", path.display())]
+    Log {
+        /// Which one.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// The TPM with the machine's logs.
+#[derive(Debug, Clone)]
+pub struct Prover {
+    tpm: Tpm,
+    logs: Logs,
+}
+
+impl Prover {
+    /// Nothing is asked of the TPM yet.
+    pub fn new(tpm: Tpm, logs: Logs) -> Self {
+        Self { tpm, logs }
+    }
+
+    /// The TPM.
+    pub fn tpm(&self) -> &Tpm {
+        &self.tpm
+    }
+
+    /// The endorsement key to show in attempt number `turn`: the preferred one first, then the others the TPM has.
+    pub fn endorsement_key(&self, turn: usize) -> Result<EndorsementKey, ProveError> {
+        let keys = self.tpm.endorsement_keys()?;
+        let index = turn.checked_rem(keys.len()).unwrap_or(0);
+        Ok(keys.into_iter().nth(index).ok_or(agent_tpm::Error::NoEndorsementKey)?)
+    }
+
+    /// The machine's keys as messages carry them.
+    pub fn keys(&self, ek: &EndorsementKey) -> Result<Keys, ProveError> {
+        let (ak, nk) = (self.tpm.attestation_key()?, self.tpm.node_key()?);
+        Ok(prover::keys(&ek.public, &ak.public, &nk.public, ek.certificate.as_deref())?)
+    }
+
+    /// Answers a challenge. `csr_hash` and `claims` are those that were announced with the keys.
+    pub fn prove(
+        &self,
+        purpose: Purpose,
+        ek: &EndorsementKey,
+        csr_hash: Digest,
+        claims: &Claims,
+        challenge: &Challenge,
+        channel: &Channel,
+    ) -> Result<Proof, ProveError> {
+        let answer = prover::answer(purpose, &self.keys(ek)?, csr_hash, claims, challenge, channel)?;
+        let question = answer.question().0;
+        let credential = &challenge.credential;
+        let secret = self.tpm.activate(ek, credential.id_object.as_bytes(), credential.encrypted_secret.as_bytes())?;
+        let certified = self.tpm.certify(question)?;
+        let quote = self.tpm.quote(question, pcr::QUOTE_PCRS)?;
+        Ok(answer.proof(TpmOutputs {
+            secret: secret.to_vec(),
+            quote: quote.attestation.attest,
+            quote_signature: quote.attestation.signature,
+            certify: certified.attest,
+            certify_signature: certified.signature,
+            pcrs: quote.pcrs,
+            event_log: read_bounded(&self.logs.firmware, MAX_EVENT_LOG as u64)?.unwrap_or_default(),
+            config_event: self.config_event()?,
+        })?)
+    }
+
+    /// init's record, unless nothing was measured (a host, or a machine without a TPM at its boot).
+    fn config_event(&self) -> Result<Option<ConfigEvent>, ProveError> {
+        let path = &self.logs.config_event;
+        let Some(text) = read_bounded(path, CONFIG_EVENT_LIMIT)? else { return Ok(None) };
+        let fault = |error: serde_json::Error| ProveError::Log { path: path.clone(), source: error.into() };
+        let record: serde_json::Value = serde_json::from_slice(&text).map_err(fault)?;
+        if record.get("measured").and_then(serde_json::Value::as_bool) == Some(false) {
+            return Ok(None);
+        }
+        serde_json::from_value(record).map(Some).map_err(fault)
+    }
+}
+
+/// A whole file of at most `limit` bytes; `None` where there is none. Kernel files tell no size, so it is read to see.
+fn read_bounded(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, ProveError> {
+    let fault = |source| ProveError::Log { path: path.to_owned(), source };
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(fault(source)),
+    };
+    let mut bytes = Vec::new();
+    let length = file.take(limit + 1).read_to_end(&mut bytes).map_err(fault)?;
+    if length as u64 > limit {
+        return Err(fault(io::ErrorKind::FileTooLarge.into()));
+    }
+    Ok(Some(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_that_is_not_there_is_none_and_one_too_large_is_refused() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("log");
+        assert!(read_bounded(&path, 8).expect("no file").is_none());
+        std::fs::write(&path, [1; 8]).expect("a file");
+        assert_eq!(read_bounded(&path, 8).expect("a file"), Some(vec![1; 8]));
+        std::fs::write(&path, [1; 9]).expect("a file");
+        assert!(matches!(read_bounded(&path, 8), Err(ProveError::Log { .. })));
+    }
+}

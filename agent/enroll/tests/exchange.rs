@@ -1,0 +1,206 @@
+//! Enrolment, the client and renewal, with a real software TPM against the real verifier.
+
+mod support;
+#[path = "../../tpm/tests/support/mod.rs"]
+mod tpm;
+
+use agent_enroll::{
+    Endpoint, Endpoints, Enroller, Error, Identity, Keeper, Logs, MasterClient, Milestone, Prover, Report, Settings,
+};
+use agent_tpm::Tpm;
+use bytes::Bytes;
+use config_attest::wire::{Claims, RENEWALS_PATH, SESSIONS_PATH};
+use futures_util::StreamExt as _;
+use http::Method;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::Duration;
+use support::{Booted, Master, Temper};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tpm::Swtpm;
+
+/// Longest wait for something that takes a second or two.
+const LIMIT: Duration = Duration::from_secs(60);
+
+struct Node {
+    machine: (Swtpm, Booted),
+    enroller: Enroller,
+    told: UnboundedReceiver<String>,
+}
+
+/// A machine in the master's inventory that tries `endpoints` and believes `pin`.
+async fn node(master: &Master, endpoints: &[(&str, u16)], pin: [u8; 32]) -> Node {
+    let swtpm = Swtpm::new();
+    let booted = master.register("worker-1", "worker", &swtpm.tcti(), &swtpm.issuer_pem());
+    let logs = Logs { firmware: booted.firmware(), config_event: booted.config_event() };
+    let prover = Prover::new(Tpm::open(&swtpm.tcti()).expect("open"), logs);
+    let endpoints = endpoints.iter().map(|(host, port)| Endpoint::new(host, *port).expect("an endpoint")).collect();
+    let settings = Settings {
+        endpoints: Endpoints::new(endpoints).expect("not empty"),
+        pins: vec![pin],
+        claims: Claims { name: "worker-1".to_owned(), ..Claims::default() },
+    };
+    let (tell, told) = unbounded_channel();
+    let report: Report = Arc::new(move |milestone: &Milestone<'_>| drop(tell.send(line(milestone))));
+    Node {
+        machine: (swtpm, booted),
+        enroller: Enroller::new(prover, settings, report).await.expect("an enroller"),
+        told,
+    }
+}
+
+fn line(milestone: &Milestone<'_>) -> String {
+    match milestone {
+        Milestone::Enrolling { .. } => "enrolling".to_owned(),
+        Milestone::Refused { code, message, .. } => format!("refused {code} {message}"),
+        Milestone::Failed { error, .. } => format!("failed {}", kind(error)),
+        Milestone::Enrolled { node, .. } => format!("enrolled {node}"),
+        Milestone::Renewed { .. } => "renewed".to_owned(),
+        Milestone::Expired => "expired".to_owned(),
+    }
+}
+
+fn kind(error: &Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+impl Node {
+    async fn enroll(self) -> (Identity, Keeper, UnboundedReceiver<String>, (Swtpm, Booted)) {
+        let (identity, keeper) =
+            tokio::time::timeout(LIMIT, self.enroller.enroll()).await.expect("in time").expect("enrolled");
+        (identity, keeper, self.told, self.machine)
+    }
+}
+
+/// The first milestone that begins with `prefix`.
+async fn told(told: &mut UnboundedReceiver<String>, prefix: &str) -> String {
+    let wait = async {
+        loop {
+            let line = told.recv().await.expect("more milestones");
+            if line.starts_with(prefix) {
+                return line;
+            }
+        }
+    };
+    tokio::time::timeout(LIMIT, wait).await.expect("the milestone in time")
+}
+
+async fn whoami(client: &MasterClient) -> String {
+    let answer = client.request(Method::GET, "/whoami", "", Bytes::new()).await.expect("an answer");
+    assert_eq!(answer.status, 200);
+    String::from_utf8(answer.body.to_vec()).expect("text")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_joins_speaks_with_its_tpm_key_and_renews_without_a_lapse() {
+    let master = Master::start(Temper::Good).await;
+    let (identity, keeper, mut lines, _machine) =
+        node(&master, &[("127.0.0.1", master.port)], master.pin).await.enroll().await;
+    assert_eq!(identity.node, "worker-1");
+    let first = whoami(&identity.client).await;
+    assert!(first.starts_with("system:node:worker-1 ") && first.ends_with(" h2"), "{first}");
+    let serving = identity.serving.get().expect("a serving certificate");
+    let keeper = tokio::spawn(keeper.keep());
+    told(&mut lines, "renewed").await;
+    let second = whoami(&identity.client).await;
+    assert_ne!(first, second, "another serial number");
+    assert_ne!(serving.cert, identity.serving.get().expect("a serving certificate").cert);
+    told(&mut lines, "renewed").await;
+    assert_eq!(master.hellos(), [SESSIONS_PATH, RENEWALS_PATH, RENEWALS_PATH]);
+    keeper.abort();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_renewal_is_followed_by_joining_anew() {
+    let master = Master::start(Temper::RefusesRenewals).await;
+    let (_identity, keeper, mut lines, _machine) =
+        node(&master, &[("127.0.0.1", master.port)], master.pin).await.enroll().await;
+    let keeper = tokio::spawn(keeper.keep());
+    assert_eq!(told(&mut lines, "refused").await, "refused REFUSED see the master");
+    told(&mut lines, "renewed").await;
+    assert_eq!(master.hellos()[..3], [SESSIONS_PATH, RENEWALS_PATH, SESSIONS_PATH]);
+    keeper.abort();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watch_comes_line_by_line_and_an_answer_has_a_limit() {
+    let master = Master::start(Temper::Good).await;
+    let (identity, _keeper, _lines, _machine) =
+        node(&master, &[("127.0.0.1", master.port)], master.pin).await.enroll().await;
+    let watch = identity.client.watch("/watch").await.expect("an answer").expect("a watch");
+    let lines: Vec<Bytes> = watch.map(|line| line.expect("a line")).collect().await;
+    assert_eq!(lines, [&b"{\"a\":1}"[..], b"{\"b\":2}", b"", b"{\"c\":3}"]);
+    let missing = identity.client.watch("/nothing").await.expect("an answer");
+    assert_eq!(missing.err().expect("no watch").status, 404);
+    let huge = identity.client.request(Method::GET, "/huge", "", Bytes::new()).await;
+    assert!(matches!(huge, Err(Error::Body(_))));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_is_down_is_passed_over() {
+    let master = Master::start(Temper::Good).await;
+    let gone = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
+    let endpoints = [("127.0.0.1", gone), ("127.0.0.1", master.port)];
+    let (identity, _keeper, _lines, _machine) = node(&master, &endpoints, master.pin).await.enroll().await;
+    whoami(&identity.client).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_endorsement_key_is_shown_after_a_refused_hello() {
+    let master = Master::start(Temper::RefusesRsa).await;
+    let (identity, _keeper, mut lines, _machine) =
+        node(&master, &[("127.0.0.1", master.port)], master.pin).await.enroll().await;
+    told(&mut lines, "refused").await;
+    whoami(&identity.client).await;
+}
+
+/// The milestone of a node's first failed attempt, and what the master heard of it.
+async fn first_failure(master: &Master, host: &str, pin: [u8; 32]) -> (String, usize) {
+    let node = node(master, &[(host, master.port)], pin).await;
+    let mut lines = node.told;
+    let enrolment = tokio::spawn(node.enroller.enroll());
+    let failure = told(&mut lines, "failed").await;
+    enrolment.abort();
+    (failure, master.hellos().len())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_told_to_a_server_without_a_pinned_root() {
+    let master = Master::start(Temper::Good).await;
+    let mut pin = master.pin;
+    pin[0] ^= 1;
+    let (failure, hellos) = first_failure(&master, "127.0.0.1", pin).await;
+    assert!(failure.contains("UnknownIssuer"), "{failure}");
+    assert_eq!(hellos, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_told_to_a_server_of_another_name() {
+    let master = Master::start(Temper::Good).await;
+    let (failure, hellos) = first_failure(&master, "localhost", master.pin).await;
+    assert!(failure.contains("not valid for name") || failure.contains("NotValidForName"), "{failure}");
+    assert_eq!(hellos, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_certificate_for_another_key_is_not_put_in_use() {
+    let master = Master::start(Temper::CertifiesAnotherKey).await;
+    let (failure, _) = first_failure(&master, "127.0.0.1", master.pin).await;
+    assert!(failure.contains("the client certificate is for another key"), "{failure}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_reason_of_a_refused_proof_is_told() {
+    let master = Master::start(Temper::ExpectsAnotherConfiguration).await;
+    let node = node(&master, &[("127.0.0.1", master.port)], master.pin).await;
+    let mut lines = node.told;
+    let enrolment = tokio::spawn(node.enroller.enroll());
+    assert_eq!(told(&mut lines, "refused").await, "refused CONFIG_CHANGED see the master");
+    enrolment.abort();
+}

@@ -1,0 +1,133 @@
+//! Block devices as `/sys/class/block` shows them, and waiting for them.
+
+use std::fs::{self, File};
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use agent_sys::signal::wait_readable;
+use agent_sys::socket::DeviceEvents;
+
+use crate::gpt::{Geometry, GptError, Table, Write};
+use crate::guid::{Guid, of_root_hash};
+
+const CLASS: &str = "/sys/class/block";
+/// Most devices looked at, whatever the machine has.
+const MOST: usize = 1024;
+/// Longest time without a look, for devices whose event was missed.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// A block device.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Device {
+    /// The kernel's name, `vda` or `vda1`.
+    pub name: String,
+    /// Its number in its disk's table where it is a partition.
+    pub partition: Option<u32>,
+}
+
+impl Device {
+    /// Its node under `/dev`.
+    pub fn node(&self) -> String {
+        format!("/dev/{}", self.name.replace('!', "/"))
+    }
+}
+
+/// Real devices with a medium, sorted by name; memory disks and mapped devices are left out.
+pub fn list() -> Vec<Device> {
+    let entries = fs::read_dir(CLASS).into_iter().flatten().flatten().take(MOST);
+    let mut found: Vec<Device> = entries.filter_map(|entry| device(&entry.file_name().to_string_lossy())).collect();
+    found.sort();
+    found
+}
+
+fn device(name: &str) -> Option<Device> {
+    let made_up = ["ram", "loop", "dm-", "md", "zram", "nbd"].iter().any(|kind| name.starts_with(kind));
+    let read = |what: &str| fs::read_to_string(Path::new(CLASS).join(name).join(what)).ok();
+    let empty = read("size").is_none_or(|size| size.trim() == "0");
+    let partition = read("partition").and_then(|number| number.trim().parse().ok());
+    (!made_up && !empty).then(|| Device { name: name.to_owned(), partition })
+}
+
+/// The partition `number` of `disk`, once the kernel knows it.
+pub fn partition(disk: &Device, number: u32) -> Option<Device> {
+    let separator = if disk.name.ends_with(|c: char| c.is_ascii_digit()) { "p" } else { "" };
+    let part = device(&format!("{}{separator}{number}", disk.name)).filter(|part| part.partition == Some(number))?;
+    Path::new(&part.node()).exists().then_some(part)
+}
+
+/// The disk that holds the running image.
+#[derive(Debug, Clone)]
+pub struct RootDisk {
+    /// The whole disk.
+    pub disk: Device,
+    /// Its table.
+    pub table: Table,
+    /// The root's data partition.
+    pub data: Device,
+    /// The root's hash partition.
+    pub hashes: Device,
+}
+
+/// The first disk, by name, that has both partitions of the root with this hash.
+pub fn with_root(hash: &[u8; 32]) -> Option<RootDisk> {
+    let (root, tree) = of_root_hash(hash);
+    list().into_iter().filter(|device| device.partition.is_none()).find_map(|disk| {
+        let table = table(&disk).ok()?;
+        let node = |id: Guid| {
+            let part = table.partitions().find(|part| part.id == id)?;
+            partition(&disk, part.number)
+        };
+        let (data, hashes) = (node(root)?, node(tree)?);
+        Some(RootDisk { disk, table, data, hashes })
+    })
+}
+
+/// Reads the partition table of a disk.
+pub fn table(disk: &Device) -> Result<Table, GptError> {
+    let io = |cause: agent_sys::Error| GptError::Read(std::io::Error::other(cause));
+    let node = disk.node();
+    let file = File::open(&node).map_err(GptError::Read)?;
+    let sector = u64::from(agent_sys::block::sector_bytes(&file, &node).map_err(io)?);
+    let size = agent_sys::block::size_bytes(&file, &node).map_err(io)?;
+    Table::read(Geometry { sector, sectors: size / sector.max(1) }, |offset, length| {
+        let mut bytes = vec![0; length];
+        file.read_exact_at(&mut bytes, offset).map(|()| bytes)
+    })
+}
+
+/// Writes a changed table, each part on the disk before the next.
+pub fn write(disk: &File, writes: &[Write]) -> std::io::Result<()> {
+    for write in writes {
+        disk.write_all_at(&write.bytes, write.offset)?;
+        disk.sync_all()?;
+    }
+    Ok(())
+}
+
+/// Looks again whenever a device came or went, until `look` finds something or the time is over.
+pub fn wait_for<T>(limit: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
+    let events = DeviceEvents::open().ok();
+    let end = Instant::now() + limit;
+    loop {
+        if let Some(found) = look() {
+            return Some(found);
+        }
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return None;
+        }
+        rest(events.as_ref(), left.min(LOOK_AGAIN));
+    }
+}
+
+fn rest(events: Option<&DeviceEvents>, time: Duration) {
+    match events {
+        Some(events) => {
+            wait_readable(&[events.as_fd()], time);
+            events.drain();
+        }
+        None => std::thread::sleep(time.min(Duration::from_millis(50))),
+    }
+}

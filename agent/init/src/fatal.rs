@@ -1,0 +1,65 @@
+//! A failure that a person must see: code, what happened, what to do, and what init does next.
+
+use std::error::Error;
+
+/// What init does after the line is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Then {
+    /// Stay up, idle, until a person acts: trying again would end the same.
+    Hold,
+    /// Try again by a reboot after a minute: the cause may pass.
+    RebootLater,
+}
+
+/// A failure on the way to a running machine.
+#[derive(Debug)]
+pub struct Fatal {
+    /// Stable word for tests and searches, such as `VERITY`.
+    pub code: &'static str,
+    /// What a person can do about it.
+    pub cure: &'static str,
+    /// What init does next.
+    pub then: Then,
+    cause: Box<dyn Error + Send + Sync>,
+}
+
+impl Fatal {
+    /// A failure that holds the machine.
+    pub fn hold(code: &'static str, cure: &'static str, cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self { code, cure, then: Then::Hold, cause: cause.into() }
+    }
+
+    /// A failure after which the machine tries again.
+    pub fn retry(code: &'static str, cure: &'static str, cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self { code, cure, then: Then::RebootLater, cause: cause.into() }
+    }
+
+    /// The console line of something that failed and doesn't stop the machine.
+    pub fn warning(code: &'static str, cause: impl Into<Box<dyn Error + Send + Sync>>) -> String {
+        Self::hold(code, "the machine goes on", cause).line().replacen("FATAL", "WARNING", 1)
+    }
+
+    /// The console line: code, the whole chain of causes, the cure.
+    pub fn line(&self) -> String {
+        let mut text = format!("pratique: FATAL {}: {}", self.code, self.cause);
+        let mut next = self.cause.source();
+        while let Some(cause) = next {
+            text.push_str(": ");
+            text.push_str(&cause.to_string());
+            next = cause.source();
+        }
+        format!("{text}; {}", self.cure)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Fatal;
+
+    #[test]
+    fn the_line_has_code_causes_and_cure() {
+        let cause = agent_sys::Error::new("mount", "/sysroot", std::io::Error::other("no medium"));
+        let line = Fatal::hold("VERITY", "write the image again", cause).line();
+        assert_eq!(line, "pratique: FATAL VERITY: cannot mount /sysroot: no medium; write the image again");
+    }
+}

@@ -1,0 +1,39 @@
+//! PID 1: from the kernel's hand-over to a supervised agent, without a network.
+//!
+//! Two stages of one static binary. In the initrd ([`initrd`]) it loads a few modules, finds the disk whose
+//! partitions carry the root hash of the kernel command line, opens the root through dm-verity and changes to it.
+//! From the verified root ([`stage2`]) it mounts, opens or makes the state partition, finds the machine's
+//! configuration, measures it into PCR 13 exactly once, and supervises containerd, agent and master.
+//!
+//! Guarantees:
+//! - Nothing of the configuration's content reaches the console; milestones and failures are one line each.
+//! - A configuration that could not be measured on a machine with a TPM is never acted upon.
+//! - The supervisor never waits on the supervised: their output goes through a bounded queue to a writer thread,
+//!   and what doesn't fit is counted and dropped.
+//! - A panic reboots the machine.
+//!
+//! Tasks and channels: the main thread polls signals, service output, the power button and a timer ([`services`]);
+//! one writer thread takes lines from a bounded channel to log files and console ([`output`]). Decisions are pure
+//! functions: [`gpt`], [`smbios`], [`label`], [`supervisor`], [`shutdown::unmount_order`].
+
+pub mod button;
+pub mod console;
+pub mod disks;
+pub mod fatal;
+pub mod gpt;
+pub mod guid;
+pub mod initrd;
+pub mod label;
+pub mod lines;
+pub mod measure;
+pub mod modules;
+pub mod mounts;
+pub mod output;
+pub mod services;
+pub mod settings;
+pub mod shutdown;
+pub mod smbios;
+pub mod source;
+pub mod stage2;
+pub mod state;
+pub mod supervisor;

@@ -1,0 +1,24 @@
+//! `init`: PID 1 of the machine, in the initrd and, started again with `stage2`, on the verified root.
+
+use std::process::ExitCode;
+
+use agent_init::console::Console;
+use agent_init::{initrd, services, stage2};
+
+fn main() -> ExitCode {
+    if std::process::id() != 1 {
+        return ExitCode::from(2);
+    }
+    services::reboot_on_panic();
+    // An argument alone proves nothing: the kernel hands words of its command line on to the first stage.
+    let asked = std::env::args().nth(1).is_some_and(|argument| argument == "stage2");
+    if asked && agent_sys::mount::root_is_erofs() {
+        let console = Console::open();
+        stage2::run(&console)
+    } else {
+        let fatal = initrd::run();
+        let console = Console::open();
+        console.fatal(&fatal);
+        initrd::stop(&fatal)
+    }
+}

@@ -1,0 +1,36 @@
+//! The list of kernel modules: which files, in which order.
+
+use std::path::{Path, PathBuf};
+
+use agent_sys::module::load;
+
+/// Most modules that a list may name.
+const MOST: usize = 512;
+
+/// The files that a list names, one a line, relative ones below `base`; empty lines and `#` comments are skipped.
+pub fn files(list: &str, base: &Path) -> Vec<PathBuf> {
+    let names = list.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    names.take(MOST).map(|name| base.join(name)).collect()
+}
+
+/// Loads every module of the list at `path` and returns what was refused; a missing hardware's driver is no reason to
+/// stop, what is really needed fails where it is used.
+pub fn load_list(path: &str, base: &str) -> Vec<agent_sys::Error> {
+    match std::fs::read_to_string(path) {
+        Ok(list) => files(&list, Path::new(base)).iter().filter_map(|file| load(file).err()).collect(),
+        Err(cause) => vec![agent_sys::Error::new("read", path, cause)],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::files;
+    use std::path::{Path, PathBuf};
+
+    #[test]
+    fn lists_may_hold_relative_and_absolute_names() {
+        let list = "dm-mod.ko\n\n# verity\n  /usr/lib/modules/6/erofs.ko \n";
+        let expected = [PathBuf::from("/modules/dm-mod.ko"), PathBuf::from("/usr/lib/modules/6/erofs.ko")];
+        assert_eq!(files(list, Path::new("/modules")), expected);
+    }
+}

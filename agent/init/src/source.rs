@@ -1,0 +1,193 @@
+//! Where the machine's configuration comes from: a NoCloud volume or SMBIOS, exactly one of them.
+
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::time::Duration;
+
+use agent_sys::mount::{Limits, mount, unmount};
+
+use crate::disks::{self, Device};
+use crate::label::{self, Kind};
+use crate::mounts::directory;
+use crate::smbios::{self, SmbiosError};
+
+/// Most bytes of a configuration.
+pub const MAX_BYTES: usize = 64 << 10;
+/// How long a volume may take to appear.
+const APPEAR_LIMIT: Duration = Duration::from_secs(10);
+const VOLUME_LABEL: &str = "CIDATA";
+const FILE: &str = "user-data";
+const MOUNT_POINT: &str = "/run/pratique/cidata";
+const SMBIOS_ENTRIES: &str = "/sys/firmware/dmi/entries";
+/// Most type 11 structures looked at; machines have one or two.
+const MOST_STRUCTURES: usize = 64;
+/// Most bytes of one structure: base64 of the largest configuration and some.
+const STRUCTURE_BYTES: u64 = 128 << 10;
+
+/// A configuration as found, its bytes unjudged.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Found {
+    /// The source's name, which is part of the measurement.
+    pub label: &'static str,
+    /// The exact bytes.
+    pub bytes: Vec<u8>,
+}
+
+impl std::fmt::Debug for Found {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Found({}, {} bytes)", self.label, self.bytes.len())
+    }
+}
+
+/// Why there is no configuration. No content is in the text.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    /// Nothing was found.
+    #[error("no configuration was found on a volume labelled CIDATA or in SMBIOS")]
+    None,
+    /// More than one was found.
+    #[error("more than one configuration was found: {0}")]
+    Several(String),
+    /// The volume could not be mounted.
+    #[error("the volume on {0} can't be mounted")]
+    Mount(String, #[source] agent_sys::Error),
+    /// The volume has no readable `user-data`.
+    #[error("user-data on {0} can't be read")]
+    Read(String, #[source] std::io::Error),
+    /// `user-data` is empty, not a plain file, or too long.
+    #[error("user-data on {0} is {1}")]
+    Unusable(String, &'static str),
+    /// An SMBIOS string is unusable.
+    #[error("the SMBIOS configuration is unusable")]
+    Smbios(#[source] SmbiosError),
+}
+
+/// Finds the one configuration. Several sources are an error even if their bytes are the same.
+pub fn find() -> Result<Found, SourceError> {
+    let from_smbios = smbios_strings().map_err(SourceError::Smbios)?;
+    // SMBIOS is there from the start; a volume may still be on its way.
+    let limit = if from_smbios.is_empty() { APPEAR_LIMIT } else { Duration::ZERO };
+    let volumes = disks::wait_for(limit, || Some(volumes()).filter(|all| !all.is_empty())).unwrap_or_default();
+    decide(&volumes, from_smbios)?.map_or_else(|(device, kind)| read_volume(&device, kind), Ok)
+}
+
+type Volume = (Device, Kind);
+
+/// The only source: a volume still to be read, or bytes.
+fn decide(volumes: &[Volume], smbios: Vec<Vec<u8>>) -> Result<Result<Found, Volume>, SourceError> {
+    let mut names: Vec<String> = volumes.iter().map(|(device, _)| format!("volume {}", device.node())).collect();
+    names.extend(smbios.iter().map(|_| "SMBIOS string".to_owned()));
+    match (volumes, smbios.into_iter().next(), names.len()) {
+        (_, _, 2..) => Err(SourceError::Several(names.join(", "))),
+        ([volume, ..], _, _) => Ok(Err(volume.clone())),
+        ([], Some(bytes), _) if bytes.is_empty() => Err(SourceError::Unusable("SMBIOS".to_owned(), "empty")),
+        ([], Some(bytes), _) => Ok(Ok(Found { label: "smbios", bytes })),
+        ([], None, _) => Err(SourceError::None),
+    }
+}
+
+fn smbios_strings() -> Result<Vec<Vec<u8>>, SmbiosError> {
+    let entries = fs::read_dir(SMBIOS_ENTRIES).into_iter().flatten().flatten();
+    let ours = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("11-"));
+    let mut all = Vec::new();
+    for entry in ours.take(MOST_STRUCTURES) {
+        let mut raw = Vec::new();
+        let read =
+            File::open(entry.path().join("raw")).and_then(|file| file.take(STRUCTURE_BYTES).read_to_end(&mut raw));
+        if read.is_ok() {
+            all.append(&mut smbios::configurations(&raw)?);
+        }
+    }
+    Ok(all)
+}
+
+/// Volumes labelled CIDATA. A disk that is one as a whole is not counted again by its partitions.
+fn volumes() -> Vec<Volume> {
+    let mut found: Vec<Volume> = Vec::new();
+    for device in disks::list() {
+        let part_of_found =
+            device.partition.is_some() && found.iter().any(|(whole, _)| device.name.starts_with(&whole.name));
+        if let Some(kind) = probe(&device).filter(|_| !part_of_found) {
+            found.push((device, kind));
+        }
+    }
+    found
+}
+
+fn probe(device: &Device) -> Option<Kind> {
+    let file = File::open(device.node()).ok()?;
+    let read = |offset: u64, length: usize| {
+        let mut bytes = vec![0; length];
+        file.read_exact_at(&mut bytes, offset).ok().map(|()| bytes)
+    };
+    let ours = |label: Option<String>| label.is_some_and(|label| label.eq_ignore_ascii_case(VOLUME_LABEL));
+    if ours(read(0, 512).and_then(|sector| label::vfat(&sector))) {
+        return Some(Kind::Vfat);
+    }
+    ours(read(label::ISO_OFFSET, 2048).and_then(|sector| label::iso9660(&sector))).then_some(Kind::Iso9660)
+}
+
+fn read_volume(device: &Device, kind: Kind) -> Result<Found, SourceError> {
+    let node = device.node();
+    let at = |cause| SourceError::Mount(node.clone(), cause);
+    let limits = Limits { read_only: true, no_suid: true, no_dev: true, no_exec: true };
+    directory(MOUNT_POINT, 0o700).map_err(at)?;
+    mount(&node, MOUNT_POINT, kind.name(), limits, "").map_err(at)?;
+    let bytes = read_file(&node);
+    unmount(MOUNT_POINT).map_err(at)?;
+    drop(fs::remove_dir(MOUNT_POINT));
+    Ok(Found { label: "nocloud", bytes: bytes? })
+}
+
+fn read_file(node: &str) -> Result<Vec<u8>, SourceError> {
+    let read = |cause| SourceError::Read(node.to_owned(), cause);
+    let path = format!("{MOUNT_POINT}/{FILE}");
+    let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
+    let file = File::options().read(true).custom_flags(flags).open(path).map_err(read)?;
+    if !file.metadata().map_err(read)?.is_file() {
+        return Err(SourceError::Unusable(node.to_owned(), "not a plain file"));
+    }
+    let mut bytes = Vec::new();
+    let most = u64::try_from(MAX_BYTES + 1).unwrap_or(u64::MAX);
+    file.take(most).read_to_end(&mut bytes).map_err(read)?;
+    match bytes.len() {
+        0 => Err(SourceError::Unusable(node.to_owned(), "empty")),
+        1..=MAX_BYTES => Ok(bytes),
+        _ => Err(SourceError::Unusable(node.to_owned(), "longer than 64 KiB")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Found, SourceError, decide};
+    use crate::disks::Device;
+    use crate::label::Kind;
+
+    fn volume(name: &str) -> (Device, Kind) {
+        (Device { name: name.to_owned(), partition: None }, Kind::Vfat)
+    }
+
+    #[test]
+    fn exactly_one_source_is_taken() {
+        assert!(matches!(decide(&[volume("vdb")], vec![]), Ok(Err((device, Kind::Vfat))) if device.name == "vdb"));
+        let found = decide(&[], vec![b"x".to_vec()]).expect("one source");
+        assert_eq!(found, Ok(Found { label: "smbios", bytes: b"x".to_vec() }));
+    }
+
+    #[test]
+    fn none_and_several_are_errors() {
+        assert!(matches!(decide(&[], vec![]), Err(SourceError::None)));
+        for (volumes, smbios) in [(vec![volume("a"), volume("b")], 0), (vec![volume("a")], 1), (vec![], 2)] {
+            let result = decide(&volumes, vec![b"x".to_vec(); smbios]);
+            assert!(matches!(result, Err(SourceError::Several(_))), "{result:?}");
+        }
+        assert!(matches!(decide(&[], vec![vec![]]), Err(SourceError::Unusable(..))));
+    }
+
+    #[test]
+    fn content_never_shows_in_debug_text() {
+        let found = Found { label: "smbios", bytes: b"hunter2".to_vec() };
+        assert_eq!(format!("{found:?}"), "Found(smbios, 7 bytes)");
+    }
+}

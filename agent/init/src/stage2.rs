@@ -1,0 +1,199 @@
+//! The second stage: from the verified root to supervised services.
+
+use std::fs;
+use std::process::ExitCode;
+
+use agent_sys::process::Program;
+use agent_sys::signal::Signals;
+
+use crate::console::Console;
+use crate::fatal::Fatal;
+use crate::mounts::{self, directory};
+use crate::services::{self, Service, UNHEALTHY_LIMIT};
+use crate::settings::{self, Image};
+use crate::source::SourceError;
+use crate::state::State;
+use crate::{measure, modules, source, state};
+
+const CGROUPS: &str = "/sys/fs/cgroup";
+const MODULE_LIST: &str = "/usr/lib/pratique/modules";
+const PATH: &str = "/usr/sbin:/usr/bin";
+
+/// Kernel settings and why: the first five are what Kubernetes' own node agent sets or expects, the others take
+/// rights away that nothing here needs.
+const SETTINGS: [(&str, &str); 9] = [
+    ("vm/overcommit_memory", "1"),
+    ("vm/panic_on_oom", "0"),
+    ("kernel/panic", "10"),
+    ("kernel/panic_on_oops", "1"),
+    ("fs/inotify/max_user_instances", "8192"),
+    ("kernel/kptr_restrict", "1"),
+    ("kernel/dmesg_restrict", "1"),
+    ("kernel/kexec_load_disabled", "1"),
+    ("kernel/unprivileged_bpf_disabled", "1"),
+];
+
+/// A boot whose services gave up too often.
+#[derive(Debug, thiserror::Error)]
+#[error("the last {0} boots ended because a service could not be kept alive")]
+struct Unhealthy(u32);
+
+/// Runs the second stage. Whatever fails, init stays up so that the machine can be read and switched off.
+pub fn run(console: &Console) -> ExitCode {
+    let signals = match Signals::open() {
+        Ok(signals) => signals,
+        Err(cause) => {
+            let fatal = Fatal::retry("INIT", "a fault of this image: report it", cause);
+            console.fatal(&fatal);
+            return crate::initrd::stop(&fatal);
+        }
+    };
+    let ready = steps(console).unwrap_or_else(|fatal| {
+        console.fatal(&fatal);
+        console.milestone("held: no service is started");
+        Vec::new()
+    });
+    services::run(console, signals, ready)
+}
+
+fn steps(console: &Console) -> Result<Vec<Service>, Fatal> {
+    let image = prepare(console)?;
+    let command_line = fs::read_to_string("/proc/cmdline").unwrap_or_default();
+    let hash = settings::root_hash(&command_line).unwrap_or_default();
+    let state = state::open(&hash)?;
+    console.milestone(match state {
+        State::Found => "state mounted",
+        State::Made => "state mounted (made now)",
+    });
+    let count = services::unhealthy_boots();
+    if count >= UNHEALTHY_LIMIT {
+        services::forget_unhealthy_boots();
+        let cure = "read /var/log/pratique, then power off and on to try again";
+        return Err(Fatal::hold("SERVICE", cure, Unhealthy(count)));
+    }
+    configure(console)?;
+    Ok(table(&image))
+}
+
+/// Mounts, modules, kernel settings, clock: what depends on nothing but the image.
+fn prepare(console: &Console) -> Result<Image, Fatal> {
+    let broken = |cause: agent_sys::Error| Fatal::retry("INIT", "a fault of this image: report it", cause);
+    warn(console, "MEMORY", agent_sys::power::stay_in_memory().err());
+    warn(console, "POWER", agent_sys::power::catch_ctrl_alt_del().err());
+    for cause in modules::load_list(MODULE_LIST, "/") {
+        warn(console, "MODULE", Some(cause));
+    }
+    // All that this image needs is loaded: from now on no module can be, by nobody.
+    setting("kernel/modules_disabled", "1");
+    mounts::apply(&mounts::LATE).map_err(broken)?;
+    agent_sys::mount::share_all().map_err(broken)?;
+    directory("/run/pratique", 0o700).map_err(broken)?;
+    for (name, value) in SETTINGS {
+        setting(name, value);
+    }
+    delegate_controllers();
+    let image = Image::parse(&fs::read_to_string("/etc/pratique/image.toml").unwrap_or_default());
+    if agent_sys::clock::unix_seconds() < image.build_time {
+        warn(console, "CLOCK", agent_sys::clock::set_unix_seconds(image.build_time).err());
+        console.milestone("clock set to the image's build time: it was before it");
+    }
+    Ok(image)
+}
+
+/// Finds and measures the configuration.
+fn configure(console: &Console) -> Result<(), Fatal> {
+    let found = source::find().map_err(|cause| {
+        let cure = match cause {
+            SourceError::None => "attach a volume CIDATA with user-data, or set the SMBIOS string; then reboot",
+            SourceError::Several(_) => "leave exactly one; then reboot",
+            SourceError::Mount(..) | SourceError::Read(..) | SourceError::Unusable(..) | SourceError::Smbios(_) => {
+                "provide one plain TOML of at most 64 KiB; then reboot"
+            }
+        };
+        Fatal::hold("CONFIG", cure, cause)
+    })?;
+    let name = settings::claimed_name(&found.bytes).unwrap_or_else(|| "localhost".to_owned());
+    warn(console, "NAME", agent_sys::power::set_host_name(&name).err());
+    let measurement = measure::measure(&found)?;
+    let digest = hex::encode(measurement.digest);
+    let how = if measurement.measured { "measured" } else { "not measured (no TPM)" };
+    console.milestone(&format!("config {how} source={} digest={digest}", found.label));
+    Ok(())
+}
+
+/// The services of this image.
+fn table(image: &Image) -> Vec<Service> {
+    let mut all =
+        vec![service("containerd", &["--config", "/etc/containerd/config.toml", "--log-level", "warn"], -900, false)];
+    if image.role == "master" {
+        let attestor = "/run/pratique/attestor.sock";
+        let arguments = [
+            "run",
+            "--config",
+            measure::CONFIGURATION,
+            "--data",
+            "/var/lib/pratique/master",
+            "--listen",
+            "[::]:6443",
+            "--attestor",
+            attestor,
+        ];
+        all.push(service("master", &arguments, -950, false));
+    }
+    let arguments =
+        ["run", "--config", measure::CONFIGURATION, "--data", "/var/lib/pratique/agent", "--run", "/run/pratique"];
+    all.push(service("agent", &arguments, -950, true));
+    all
+}
+
+fn service(name: &'static str, arguments: &[&str], oom_score: i16, may_end_machine: bool) -> Service {
+    let cgroup = format!("{CGROUPS}/pratique/{name}");
+    let made = fs::create_dir_all(&cgroup).is_ok();
+    let program = Program {
+        path: format!("/usr/bin/{name}"),
+        arguments: arguments.iter().map(|argument| (*argument).to_owned()).collect(),
+        environment: vec![("PATH".to_owned(), PATH.to_owned()), ("HOME".to_owned(), "/var/lib/pratique".to_owned())],
+        cgroup: made.then_some(cgroup),
+        oom_score,
+    };
+    Service { name, program, may_end_machine }
+}
+
+/// Lets control groups below the root, and below init's own, use every controller that the kernel has.
+fn delegate_controllers() {
+    drop(fs::create_dir_all(format!("{CGROUPS}/pratique")));
+    for group in [CGROUPS.to_owned(), format!("{CGROUPS}/pratique")] {
+        let all = fs::read_to_string(format!("{group}/cgroup.controllers")).unwrap_or_default();
+        for controller in all.split_ascii_whitespace() {
+            // One that can't be delegated is missed by who needs it, with a message of its own.
+            drop(fs::write(format!("{group}/cgroup.subtree_control"), format!("+{controller}")));
+        }
+    }
+}
+
+fn setting(name: &str, value: &str) {
+    // A kernel without the setting hasn't what it limits.
+    drop(fs::write(format!("/proc/sys/{name}"), value));
+}
+
+fn warn(console: &Console, code: &'static str, cause: Option<agent_sys::Error>) {
+    if let Some(cause) = cause {
+        console.line(&Fatal::warning(code, cause));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::table;
+    use crate::settings::Image;
+
+    #[test]
+    fn only_a_master_image_runs_master() {
+        let names = |role: &str| {
+            let image = Image { role: role.to_owned(), ..Image::default() };
+            table(&image).iter().map(|service| service.name).collect::<Vec<_>>()
+        };
+        assert_eq!(names("worker"), ["containerd", "agent"]);
+        assert_eq!(names("master"), ["containerd", "master", "agent"]);
+    }
+}

@@ -1,0 +1,198 @@
+//! Stories and properties of the supervisor.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use agent_sys::power::End;
+use agent_sys::process::Ended;
+use proptest::prelude::*;
+
+use super::{ASK_ALL, ASK_SERVICES, DEATHS, Effect, Event, HEALTHY, LONGEST_PAUSE, Supervisor};
+
+fn at(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn running(count: usize) -> Supervisor {
+    let (mut supervisor, effects) = Supervisor::new(&vec![true; count]);
+    assert_eq!(effects.len(), count);
+    for (index, pid) in (0..count).zip(100..) {
+        supervisor.step(at(0), Event::Started(index, pid));
+    }
+    supervisor
+}
+
+#[test]
+fn the_start_is_told_once_all_have_started() {
+    let (mut supervisor, _) = Supervisor::new(&[false, true]);
+    assert_eq!(supervisor.step(at(0), Event::Started(0, 10)), []);
+    assert_eq!(supervisor.step(at(0), Event::Started(1, 11)), [Effect::TellStarted]);
+}
+
+#[test]
+fn pauses_double_and_a_good_life_forgets_them() {
+    let mut supervisor = running(1);
+    let mut pauses = Vec::new();
+    let mut now = 0;
+    for pid in 100..106 {
+        let effects = supervisor.step(at(now), Event::Ended(pid, Ended::Code(1)));
+        if let [Effect::TellRestart(0, _, pause)] = effects.as_slice() {
+            pauses.push(pause.as_secs());
+            now += pause.as_secs();
+        }
+        assert_eq!(supervisor.step(at(now), Event::Tick), [Effect::Start(0)]);
+        supervisor.step(at(now), Event::Started(0, pid + 1));
+    }
+    assert_eq!(pauses, [1, 2, 4, 8, 16, 30]);
+    let effects = supervisor.step(at(now + 60), Event::Ended(106, Ended::Signal(9)));
+    assert_eq!(effects, [Effect::TellRestart(0, Ended::Signal(9), at(1))]);
+}
+
+#[test]
+fn a_service_that_cannot_be_kept_alive_ends_in_a_counted_reboot() {
+    let mut supervisor = running(2);
+    let mut now = 0;
+    for death in 1..=DEATHS {
+        let pid = 1000 + i32::try_from(death).expect("small");
+        supervisor.step(at(now), Event::Started(0, pid));
+        let effects = supervisor.step(at(now), Event::Ended(pid, Ended::Code(1)));
+        if death == DEATHS {
+            assert_eq!(effects, [Effect::GaveUp(0), Effect::TellEnd(End::Reboot), Effect::Ask(101)]);
+        } else {
+            now += 30;
+            assert_eq!(supervisor.step(at(now), Event::Tick), [Effect::Start(0)]);
+        }
+    }
+    assert!(supervisor.is_ending());
+}
+
+#[test]
+fn an_end_asks_services_then_all_then_forces() {
+    let mut supervisor = running(2);
+    let effects = supervisor.step(at(5), Event::Asked(End::PowerOff));
+    assert_eq!(effects, [Effect::TellEnd(End::PowerOff), Effect::Ask(100), Effect::Ask(101)]);
+    assert_eq!(supervisor.step(at(6), Event::Ended(100, Ended::Code(0))), []);
+    assert_eq!(supervisor.deadline(), Some(at(5) + ASK_SERVICES));
+    assert_eq!(supervisor.step(at(5) + ASK_SERVICES, Event::Tick), [Effect::AskAll]);
+    let late = at(5) + ASK_SERVICES + ASK_ALL;
+    assert_eq!(supervisor.step(late, Event::Tick), [Effect::ForceAll, Effect::Finish(End::PowerOff)]);
+    assert_eq!(supervisor.step(late, Event::Asked(End::Reboot)), []);
+}
+
+#[test]
+fn an_end_is_quick_when_everybody_obeys() {
+    let mut supervisor = running(1);
+    supervisor.step(at(5), Event::Asked(End::Reboot));
+    assert_eq!(supervisor.step(at(6), Event::Ended(100, Ended::Code(0))), [Effect::AskAll]);
+    assert_eq!(supervisor.step(at(6), Event::Alone), [Effect::Finish(End::Reboot)]);
+}
+
+#[test]
+fn only_a_trusted_exit_code_ends_the_machine() {
+    let (mut supervisor, _) = Supervisor::new(&[false, true]);
+    supervisor.step(at(0), Event::Started(0, 1000));
+    supervisor.step(at(0), Event::Started(1, 1001));
+    let effects = supervisor.step(at(1), Event::Ended(1000, Ended::Code(100)));
+    assert_eq!(effects, [Effect::TellRestart(0, Ended::Code(100), at(1))]);
+    let effects = supervisor.step(at(1), Event::Ended(1001, Ended::Code(101)));
+    assert_eq!(effects, [Effect::TellEnd(End::PowerOff), Effect::AskAll]);
+}
+
+#[test]
+fn corruption_stops_all_and_holds_until_somebody_asks() {
+    let mut supervisor = running(1);
+    assert_eq!(supervisor.step(at(1), Event::Corrupted), [Effect::TellCorrupted, Effect::Ask(100)]);
+    assert_eq!(supervisor.step(at(2), Event::Ended(100, Ended::Code(0))), [Effect::AskAll]);
+    assert_eq!(supervisor.step(at(2), Event::Alone), []);
+    assert_eq!(supervisor.step(at(9), Event::Corrupted), []);
+    let effects = supervisor.step(at(9), Event::Asked(End::PowerOff));
+    assert_eq!(effects, [Effect::TellEnd(End::PowerOff), Effect::AskAll]);
+    assert_eq!(supervisor.step(at(9), Event::Alone), [Effect::Finish(End::PowerOff)]);
+}
+
+#[test]
+fn ten_minutes_with_all_alive_are_a_healthy_boot_once() {
+    let mut supervisor = running(2);
+    assert_eq!(supervisor.deadline(), Some(HEALTHY));
+    assert_eq!(supervisor.step(HEALTHY, Event::Tick), [Effect::Healthy]);
+    assert_eq!(supervisor.deadline(), None);
+    assert_eq!(supervisor.step(HEALTHY * 2, Event::Tick), []);
+}
+
+fn any_event() -> impl Strategy<Value = Event> {
+    let end = prop_oneof![Just(End::Reboot), Just(End::PowerOff)];
+    let how = prop_oneof![(0..110).prop_map(Ended::Code), (1..20).prop_map(Ended::Signal)];
+    prop_oneof![
+        8 => (0_i32..40, how).prop_map(|(pid, how)| Event::Ended(pid, how)),
+        1 => end.prop_map(Event::Asked),
+        1 => Just(Event::Corrupted),
+        1 => Just(Event::Alone),
+        8 => Just(Event::Tick),
+    ]
+}
+
+proptest! {
+    /// Whatever happens: a service never has two processes, nothing starts once the end began, at most one finish
+    /// comes out and nothing after it, and the end is reached within its time.
+    #[test]
+    fn no_double_start_and_no_way_back(events in prop::collection::vec((any_event(), 0_u64..40), 1..200)) {
+        let (mut supervisor, effects) = Supervisor::new(&[false, true]);
+        let mut world = World::default();
+        world.apply(&mut supervisor, at(0), effects);
+        let mut now = at(0);
+        for (event, pause) in events {
+            now += at(pause);
+            let event = match event {
+                // Pids that don't run are noise, as orphans are.
+                Event::Ended(pid, how) => { world.alive.retain(|(_, own)| *own != pid); Event::Ended(pid, how) }
+                Event::Started(..) | Event::NotStarted(_) | Event::Asked(_) | Event::Corrupted | Event::Alone | Event::Tick => event,
+            };
+            let effects = supervisor.step(now, event);
+            world.apply(&mut supervisor, now, effects);
+            prop_assert!(supervisor.deadline().is_none_or(|due| due <= now + HEALTHY.max(LONGEST_PAUSE)));
+        }
+        let effects = supervisor.step(now, Event::Asked(End::Reboot));
+        world.apply(&mut supervisor, now, effects);
+        for wait in [ASK_SERVICES, ASK_ALL] {
+            now += wait;
+            let effects = supervisor.step(now, Event::Tick);
+            world.apply(&mut supervisor, now, effects);
+        }
+        prop_assert_eq!(world.finishes, 1);
+    }
+}
+
+#[derive(Default)]
+struct World {
+    alive: BTreeSet<(usize, i32)>,
+    next: i32,
+    finishes: usize,
+    ending: bool,
+}
+
+impl World {
+    fn apply(&mut self, supervisor: &mut Supervisor, now: Duration, effects: Vec<Effect>) {
+        for effect in effects {
+            assert_eq!(self.finishes, 0, "nothing comes after the finish, but {effect:?} did");
+            match effect {
+                Effect::Start(index) => {
+                    assert!(!self.ending, "nothing starts once the end began");
+                    assert!(self.alive.iter().all(|(own, _)| *own != index), "service {index} runs already");
+                    self.next = (self.next + 1) % 40;
+                    self.alive.insert((index, self.next));
+                    let effects = supervisor.step(now, Event::Started(index, self.next));
+                    self.apply(supervisor, now, effects);
+                }
+                Effect::TellEnd(_) | Effect::TellCorrupted => self.ending = true,
+                Effect::Finish(_) => self.finishes += 1,
+                Effect::AskAll
+                | Effect::Ask(_)
+                | Effect::ForceAll
+                | Effect::GaveUp(_)
+                | Effect::Healthy
+                | Effect::TellStarted
+                | Effect::TellRestart(..) => {}
+            }
+        }
+    }
+}

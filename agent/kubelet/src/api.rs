@@ -1,0 +1,140 @@
+//! What the kubelet needs from the master: requests on paths of the Kubernetes API, and watches.
+
+use bytes::Bytes;
+use futures_util::Stream;
+use http::Method;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use thiserror::Error;
+
+/// A future of the master's answer; boxed so that the trait can be an object.
+pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, ApiError>> + Send + 'a>>;
+
+/// The lines of a watch, each one JSON document (`{"type":…,"object":…}`) without its line end.
+pub type Lines = Pin<Box<dyn Stream<Item = Result<Bytes, ApiError>> + Send>>;
+
+/// Content type of a JSON object.
+pub const JSON: &str = "application/json";
+/// Content type of a strategic merge patch.
+pub const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
+
+/// One request.
+#[derive(Debug, Clone)]
+pub struct Call {
+    /// Method.
+    pub method: Method,
+    /// Path with its query, from `/api` on.
+    pub path: String,
+    /// Type of the body; the answer is asked for as JSON.
+    pub content_type: &'static str,
+    /// Body; empty for none.
+    pub body: Bytes,
+}
+
+/// Why a call has no answer that can be used.
+#[derive(Debug, Error)]
+pub enum ApiError {
+    /// The master answered with a `Status`.
+    #[error("{code} {reason}: {message}")]
+    Status {
+        /// HTTP status code.
+        code: u16,
+        /// Upstream's reason, such as `NotFound`.
+        reason: String,
+        /// For a person.
+        message: String,
+    },
+    /// No answer came.
+    #[error("the master gave no answer")]
+    Transport(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The answer isn't what was asked for.
+    #[error("the master's answer can't be read")]
+    Decode(#[source] serde_json::Error),
+}
+
+impl ApiError {
+    /// The error of an answer whose status code is not 2xx, from its body (a `Status` object, or not).
+    pub fn from_answer(code: u16, body: &[u8]) -> Self {
+        let status: Value = serde_json::from_slice(body).unwrap_or_default();
+        let text = |key: &str| status.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+        Self::Status { code, reason: text("reason"), message: text("message") }
+    }
+
+    /// The whole chain in one line, for the log.
+    pub fn chain(&self) -> String {
+        let mut text = self.to_string();
+        let mut next = std::error::Error::source(self);
+        while let Some(error) = next {
+            text.push_str(": ");
+            text.push_str(&error.to_string());
+            next = error.source();
+        }
+        text
+    }
+
+    /// The object isn't there.
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Self::Status { code: 404, .. })
+    }
+
+    /// Somebody was faster.
+    pub fn is_conflict(&self) -> bool {
+        matches!(self, Self::Status { code: 409, .. })
+    }
+
+    /// The resource version is too old: list again.
+    pub fn is_gone(&self) -> bool {
+        matches!(self, Self::Status { code: 410, .. })
+    }
+}
+
+/// The way to the master.
+///
+/// Guarantees asked of an implementation: authentication and the choice of an endpoint are its own; answers
+/// are bounded; a watch that the master ends is the stream's end, not an error.
+pub trait Api: Send + Sync + fmt::Debug + 'static {
+    /// Sends one request and returns the body of a 2xx answer.
+    fn call(&self, call: Call) -> Answer<'_, Bytes>;
+
+    /// Opens a watch; `path` carries its query (`watch=true&…`).
+    fn watch(&self, path: String) -> Answer<'_, Lines>;
+}
+
+/// GET of one object or list.
+pub async fn get<T: DeserializeOwned>(api: &dyn Api, path: String) -> Result<T, ApiError> {
+    let call = Call { method: Method::GET, path, content_type: JSON, body: Bytes::new() };
+    serde_json::from_slice(&api.call(call).await?).map_err(ApiError::Decode)
+}
+
+/// A request with a JSON body whose answer doesn't matter.
+pub async fn send(
+    api: &dyn Api,
+    method: Method,
+    path: String,
+    content_type: &'static str,
+    body: &impl serde::Serialize,
+) -> Result<(), ApiError> {
+    let body = serde_json::to_vec(body).map_err(ApiError::Decode)?;
+    api.call(Call { method, path, content_type, body: body.into() }).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_body_becomes_its_reason_and_message() {
+        let error =
+            ApiError::from_answer(404, br#"{"kind":"Status","reason":"NotFound","message":"pods \"a\" not found"}"#);
+        assert!(error.is_not_found());
+        assert_eq!(error.to_string(), "404 NotFound: pods \"a\" not found");
+    }
+
+    #[test]
+    fn an_answer_without_status_still_tells_its_code() {
+        assert!(ApiError::from_answer(410, b"<html>").is_gone());
+    }
+}

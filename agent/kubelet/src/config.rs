@@ -1,0 +1,36 @@
+//! What the kubelet is told about itself.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+/// Port of the kubelet's API (upstream's).
+pub const PORT: u16 = 10250;
+/// Most pods on a node, where the configuration names no number (upstream's default).
+pub const DEFAULT_MAX_PODS: u32 = 110;
+
+/// What the kubelet is told about itself; no defaults that depend on the machine are taken here.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Name of the Node, from the certificate.
+    pub node_name: String,
+    /// Addresses of the machine, the most important first; the first is `status.hostIP` of pods.
+    pub addresses: Vec<IpAddr>,
+    /// Port of the kubelet's API as told to the master.
+    pub port: u16,
+    /// Pods' volumes and files: `/var/lib/kubelet`.
+    pub data: PathBuf,
+    /// Pods' logs: `/var/log/pods`.
+    pub logs: PathBuf,
+    /// Most pods.
+    pub max_pods: u32,
+    /// Memory kept from pods, in bytes.
+    pub reserved_memory: u64,
+    /// CPU kept from pods, in thousandths.
+    pub reserved_cpu_millis: u64,
+    /// `status.nodeInfo.osImage`, such as `Pratique worker 0.1.0 (id)`.
+    pub os_image: String,
+    /// Name servers for pods with `dnsPolicy: Default`: the machine's own file.
+    pub resolv_conf: PathBuf,
+    /// The machine's hosts file, which pods in the host's network see.
+    pub hosts: PathBuf,
+}

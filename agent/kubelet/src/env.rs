@@ -1,0 +1,297 @@
+//! A container's environment: values, references to config maps, secrets and the pod itself, and `$(NAME)`.
+
+use crate::qos;
+use config_kube::k8s_openapi::ByteString;
+use config_kube::k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVarSource, Pod, ResourceFieldSelector, Secret};
+use config_kube::quantity::Amount;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+/// What references lead to: fetched before, so that resolving is pure.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Sources {
+    /// By name; `None` for one that isn't there.
+    pub(crate) config_maps: BTreeMap<String, Option<ConfigMap>>,
+    pub(crate) secrets: BTreeMap<String, Option<Secret>>,
+    pub(crate) addresses: Vec<IpAddr>,
+    /// The node's allocatable amounts: limits of containers that have none.
+    pub(crate) allocatable: BTreeMap<&'static str, Amount>,
+}
+
+/// Names of the config maps and secrets that a container's environment needs.
+pub(crate) fn needs(container: &Container) -> (BTreeSet<String>, BTreeSet<String>) {
+    let mut maps = BTreeSet::new();
+    let mut secrets = BTreeSet::new();
+    for from in container.env_from.iter().flatten() {
+        maps.extend(from.config_map_ref.as_ref().map(|source| source.name.clone()));
+        secrets.extend(from.secret_ref.as_ref().map(|source| source.name.clone()));
+    }
+    for source in container.env.iter().flatten().filter_map(|var| var.value_from.as_ref()) {
+        maps.extend(source.config_map_key_ref.as_ref().map(|source| source.name.clone()));
+        secrets.extend(source.secret_key_ref.as_ref().map(|source| source.name.clone()));
+    }
+    (maps, secrets)
+}
+
+/// The variables of a container, in order; later ones of the same name replace earlier ones.
+pub(crate) fn resolve(pod: &Pod, container: &Container, sources: &Sources) -> Result<Vec<(String, String)>, String> {
+    let mut all: Vec<(String, String)> = Vec::new();
+    for from in container.env_from.iter().flatten() {
+        let prefix = from.prefix.clone().unwrap_or_default();
+        let mut entries = Vec::new();
+        if let Some(source) = &from.config_map_ref {
+            entries.extend(sources.map_entries(&source.name, source.optional)?);
+        }
+        if let Some(source) = &from.secret_ref {
+            entries.extend(sources.secret_entries(&source.name, source.optional)?);
+        }
+        for (name, value) in entries {
+            set(&mut all, format!("{prefix}{name}"), value);
+        }
+    }
+    for var in container.env.iter().flatten() {
+        let value = match (&var.value, &var.value_from) {
+            (_, Some(source)) => referred(pod, container, source, sources)?,
+            (value, None) => Some(expand(value.as_deref().unwrap_or_default(), &all)),
+        };
+        if let Some(value) = value {
+            set(&mut all, var.name.clone(), value);
+        }
+    }
+    Ok(all)
+}
+
+fn set(all: &mut Vec<(String, String)>, name: String, value: String) {
+    match all.iter_mut().find(|(old, _)| *old == name) {
+        Some((_, old)) => *old = value,
+        None => all.push((name, value)),
+    }
+}
+
+/// The value that a reference leads to; `None` for an optional one that leads nowhere.
+fn referred(
+    pod: &Pod,
+    container: &Container,
+    source: &EnvVarSource,
+    sources: &Sources,
+) -> Result<Option<String>, String> {
+    if let Some(field) = &source.field_ref {
+        return pod_field(pod, &field.field_path, &sources.addresses).map(Some);
+    }
+    if let Some(field) = &source.resource_field_ref {
+        return resource_field(pod, container, field, sources).map(Some);
+    }
+    let (kind, name, key, optional, entries) = if let Some(at) = &source.config_map_key_ref {
+        ("ConfigMap", &at.name, &at.key, at.optional, sources.map_entries(&at.name, at.optional)?)
+    } else if let Some(at) = &source.secret_key_ref {
+        ("Secret", &at.name, &at.key, at.optional, sources.secret_entries(&at.name, at.optional)?)
+    } else {
+        return Err("a variable's valueFrom is of a kind that is not available yet".to_owned());
+    };
+    match entries.into_iter().find(|(name, _)| name == key) {
+        Some((_, value)) => Ok(Some(value)),
+        None if optional == Some(true) => Ok(None),
+        None => {
+            let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+            Err(format!("couldn't find key {key} in {kind} {namespace}/{name}"))
+        }
+    }
+}
+
+impl Sources {
+    fn map_entries(&self, name: &str, optional: Option<bool>) -> Result<Vec<(String, String)>, String> {
+        match self.config_maps.get(name).and_then(Option::as_ref) {
+            Some(map) => Ok(map.data.clone().unwrap_or_default().into_iter().collect()),
+            None => missing("configmap", name, optional),
+        }
+    }
+
+    fn secret_entries(&self, name: &str, optional: Option<bool>) -> Result<Vec<(String, String)>, String> {
+        let text = |(key, ByteString(value)): (String, ByteString)| (key, String::from_utf8_lossy(&value).into_owned());
+        match self.secrets.get(name).and_then(Option::as_ref) {
+            Some(secret) => Ok(secret.data.clone().unwrap_or_default().into_iter().map(text).collect()),
+            None => missing("secret", name, optional),
+        }
+    }
+}
+
+fn missing<T>(kind: &str, name: &str, optional: Option<bool>) -> Result<Vec<T>, String> {
+    if optional == Some(true) { Ok(Vec::new()) } else { Err(format!("{kind} {name:?} not found")) }
+}
+
+/// A field of the pod, by the paths of the downward API.
+pub(crate) fn pod_field(pod: &Pod, path: &str, addresses: &[IpAddr]) -> Result<String, String> {
+    let meta = &pod.metadata;
+    let spec = pod.spec.as_ref();
+    let text = |value: Option<&String>| value.cloned().unwrap_or_default();
+    let all = || addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+    let entry = |map: &Option<BTreeMap<String, String>>, key: &str| text(map.as_ref().and_then(|map| map.get(key)));
+    let key = |name: &str| path.strip_prefix(name)?.strip_prefix("['")?.strip_suffix("']");
+    if let Some(key) = key("metadata.labels") {
+        return Ok(entry(&meta.labels, key));
+    }
+    if let Some(key) = key("metadata.annotations") {
+        return Ok(entry(&meta.annotations, key));
+    }
+    Ok(match path {
+        "metadata.name" => text(meta.name.as_ref()),
+        "metadata.namespace" => text(meta.namespace.as_ref()),
+        "metadata.uid" => text(meta.uid.as_ref()),
+        "metadata.labels" => listed(meta.labels.as_ref()),
+        "metadata.annotations" => listed(meta.annotations.as_ref()),
+        "spec.nodeName" => text(spec.and_then(|spec| spec.node_name.as_ref())),
+        "spec.serviceAccountName" => text(spec.and_then(|spec| spec.service_account_name.as_ref())),
+        "status.hostIP" | "status.podIP" => addresses.first().map(ToString::to_string).unwrap_or_default(),
+        "status.hostIPs" | "status.podIPs" => all(),
+        _ => return Err(format!("fieldPath {path:?} is not one of the downward API")),
+    })
+}
+
+/// A map as the downward API writes it: a line `key="value"` for each entry.
+fn listed(map: Option<&BTreeMap<String, String>>) -> String {
+    map.into_iter().flatten().map(|(key, value)| format!("{key}={value:?}")).collect::<Vec<_>>().join("\n")
+}
+
+/// An amount of a container, divided and rounded up as the downward API does.
+pub(crate) fn resource_field(
+    pod: &Pod,
+    container: &Container,
+    field: &ResourceFieldSelector,
+    sources: &Sources,
+) -> Result<String, String> {
+    let unknown = || format!("resource {:?} is not one of the downward API", field.resource);
+    let named = field.container_name.as_deref().unwrap_or(&container.name);
+    let spec = pod
+        .spec
+        .as_ref()
+        .into_iter()
+        .flat_map(|spec| spec.containers.iter().chain(spec.init_containers.iter().flatten()));
+    let of =
+        spec.into_iter().find(|other| other.name == named).ok_or_else(|| format!("no container named {named:?}"))?;
+    let (which, resource) = field.resource.split_once('.').ok_or_else(unknown)?;
+    let whole = || sources.allocatable.get(resource).copied();
+    let amount = match which {
+        "limits" => qos::limit(of, resource).or_else(whole),
+        "requests" => Some(qos::request(of, resource).unwrap_or(Amount::ZERO)),
+        _ => return Err(unknown()),
+    };
+    let amount = amount.ok_or_else(unknown)?;
+    let divisor = field.divisor.as_ref().and_then(|divisor| Amount::try_from(divisor).ok());
+    let divisor = divisor.filter(|divisor| *divisor > Amount::ZERO).unwrap_or(Amount::units(1));
+    // Thousandths are the finest that the downward API divides.
+    let (amount, divisor) = (i128::from(amount.ceil_milli()), i128::from(divisor.ceil_milli().max(1)));
+    Ok(((amount + divisor - 1) / divisor).to_string())
+}
+
+/// Replaces `$(NAME)` by the variable's value; `$$` is a plain `$`; what isn't set stays as it is.
+pub(crate) fn expand(text: &str, vars: &[(String, String)]) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('$') {
+        out.push_str(&rest[..at]);
+        rest = &rest[at + 1..];
+        if let Some(after) = rest.strip_prefix('$') {
+            out.push('$');
+            rest = after;
+        } else if let Some((name, after)) = rest.strip_prefix('(').and_then(|inner| inner.split_once(')')) {
+            if let Some((_, value)) = vars.iter().find(|(known, _)| known == name) {
+                out.push_str(value);
+            } else {
+                out.push_str("$(");
+                out.push_str(name);
+                out.push(')');
+            }
+            rest = after;
+        } else {
+            out.push('$');
+        }
+    }
+    out + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    fn resolved(container: Value, sources: &Sources) -> Result<Vec<(String, String)>, String> {
+        let mut container = container;
+        container["name"] = json!("a");
+        let meta = json!({"name": "p", "namespace": "n", "uid": "u", "labels": {"app": "web"}});
+        let pod: Pod = serde_json::from_value(json!({"metadata": meta, "spec": {"containers": [container]}})).unwrap();
+        resolve(&pod, &pod.spec.as_ref().unwrap().containers[0], sources)
+    }
+
+    fn pairs(list: &[(&str, &str)]) -> Vec<(String, String)> {
+        list.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()
+    }
+
+    #[test]
+    fn later_variables_see_earlier_ones() {
+        let env = json!({"env": [{"name": "A", "value": "1"}, {"name": "B", "value": "$(A)-$$(A)-$(C)"}]});
+        assert_eq!(resolved(env, &Sources::default()).unwrap(), pairs(&[("A", "1"), ("B", "1-$(A)-$(C)")]));
+    }
+
+    #[test]
+    fn config_maps_and_secrets_are_followed() {
+        let map: ConfigMap = serde_json::from_value(json!({"data": {"K": "v", "L": "w"}})).unwrap();
+        let secret: Secret = serde_json::from_value(json!({"data": {"S": "c2VjcmV0"}})).unwrap();
+        let sources = Sources {
+            config_maps: [("m".to_owned(), Some(map))].into(),
+            secrets: [("s".to_owned(), Some(secret)), ("gone".to_owned(), None)].into(),
+            ..Sources::default()
+        };
+        let env = json!({
+            "envFrom": [{"prefix": "P_", "configMapRef": {"name": "m"}}, {"secretRef": {"name": "gone", "optional": true}}],
+            "env": [{"name": "X", "valueFrom": {"secretKeyRef": {"name": "s", "key": "S"}}},
+                    {"name": "Y", "valueFrom": {"configMapKeyRef": {"name": "m", "key": "none", "optional": true}}}],
+        });
+        let expected = pairs(&[("P_K", "v"), ("P_L", "w"), ("X", "secret")]);
+        assert_eq!(resolved(env, &sources).unwrap(), expected);
+        let gone = json!({"env": [{"name": "X", "valueFrom": {"secretKeyRef": {"name": "gone", "key": "S"}}}]});
+        assert_eq!(resolved(gone, &sources).unwrap_err(), "secret \"gone\" not found");
+        let key = json!({"env": [{"name": "X", "valueFrom": {"secretKeyRef": {"name": "s", "key": "T"}}}]});
+        assert_eq!(resolved(key, &sources).unwrap_err(), "couldn't find key T in Secret n/s");
+    }
+
+    #[test]
+    fn the_pod_knows_itself() {
+        let sources = Sources { addresses: vec!["192.168.77.11".parse().unwrap()], ..Sources::default() };
+        let field = |path: &str| {
+            let env = json!({"env": [{"name": "X", "valueFrom": {"fieldRef": {"fieldPath": path}}}]});
+            resolved(env, &sources).map(|vars| vars[0].1.clone())
+        };
+        assert_eq!(field("metadata.name").unwrap(), "p");
+        assert_eq!(field("metadata.labels['app']").unwrap(), "web");
+        assert_eq!(field("status.hostIP").unwrap(), "192.168.77.11");
+        assert!(field("spec.containers").is_err());
+    }
+
+    #[test]
+    fn amounts_are_divided_and_rounded_up() {
+        let sources = Sources { allocatable: [("memory", Amount::units(1 << 30))].into(), ..Sources::default() };
+        let amount = |resource: &str, divisor: &str| {
+            let reference = json!({"resourceFieldRef": {"resource": resource, "divisor": divisor}});
+            let env =
+                json!({"env": [{"name": "X", "valueFrom": reference}], "resources": {"limits": {"cpu": "1500m"}}});
+            resolved(env, &sources).unwrap()[0].1.clone()
+        };
+        assert_eq!(amount("limits.cpu", "1"), "2");
+        assert_eq!(amount("limits.cpu", "1m"), "1500");
+        assert_eq!(amount("limits.memory", "1Mi"), "1024");
+        assert_eq!(amount("requests.memory", "1"), "0");
+    }
+
+    proptest! {
+        #[test]
+        fn text_without_dollars_is_left_alone(text in "[^$]{0,80}") {
+            prop_assert_eq!(expand(&text, &pairs(&[("A", "x")])), text);
+        }
+
+        #[test]
+        fn no_text_panics(text in "[$()A ]{0,30}") {
+            drop(expand(&text, &pairs(&[("A", "x")])));
+        }
+    }
+}

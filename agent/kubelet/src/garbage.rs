@@ -1,0 +1,97 @@
+//! Images that nobody uses are removed when the disk fills up.
+
+use crate::kubelet::Shared;
+use crate::machine_facts::Space;
+use agent_runtime::{Error, Image, Reference};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Between two looks (upstream's).
+const PERIOD: Duration = Duration::from_secs(300);
+/// Percent of the disk in use above which images are removed, and below which that stops (upstream's).
+const HIGH: u64 = 85;
+const LOW: u64 = 80;
+/// An image that was just fetched is kept for the container that is to come (upstream's).
+const YOUNG: Duration = Duration::from_secs(120);
+
+/// Looks at the disk for ever.
+pub(crate) async fn collect(shared: Arc<Shared>) {
+    let mut first_seen = BTreeMap::new();
+    loop {
+        tokio::time::sleep(PERIOD).await;
+        if let Err(error) = sweep(&shared, &mut first_seen).await {
+            tracing::warn!(reason = %error.chain(), "unused images not removed");
+        }
+    }
+}
+
+async fn sweep(shared: &Shared, first_seen: &mut BTreeMap<String, Instant>) -> Result<(), Error> {
+    let images = shared.runtime.images().await?;
+    let used: BTreeSet<String> = shared
+        .runtime
+        .list(None)
+        .await?
+        .iter()
+        .map(|container| {
+            Reference::parse(&container.image).map_or_else(|_| container.image.clone(), |image| image.to_string())
+        })
+        .collect();
+    let now = Instant::now();
+    first_seen.retain(|name, _| images.iter().any(|image| image.name == *name));
+    for image in &images {
+        first_seen.entry(image.name.clone()).or_insert(now);
+    }
+    let old = |image: &&Image| first_seen.get(&image.name).is_some_and(|at| now.duration_since(*at) >= YOUNG);
+    let mut unused: Vec<&Image> = images.iter().filter(|image| !used.contains(&image.name)).filter(old).collect();
+    unused.sort_by_key(|image| first_seen.get(&image.name));
+    for image in surplus(&unused, shared.facts.space()) {
+        tracing::info!(image = image.name, size = image.size, "unused image removed: the disk is filling up");
+        shared.runtime.remove_image(&image.name).await?;
+    }
+    Ok(())
+}
+
+/// The images, oldest first, whose removal brings the disk below the lower mark; none below the higher.
+fn surplus<'a>(unused: &[&'a Image], space: Space) -> Vec<&'a Image> {
+    let in_use = space.size.saturating_sub(space.free);
+    if space.size == 0 || in_use < space.size / 100 * HIGH {
+        return Vec::new();
+    }
+    let mut excess = in_use.saturating_sub(space.size / 100 * LOW);
+    let mut chosen = Vec::new();
+    for image in unused {
+        if excess == 0 {
+            break;
+        }
+        excess = excess.saturating_sub(image.size.max(1));
+        chosen.push(*image);
+    }
+    chosen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn image(name: &str, size: u64) -> Image {
+        Image { name: name.into(), digest: String::new(), size, pulled: false }
+    }
+
+    fn full(percent: u64) -> Space {
+        Space { size: 1000, free: 1000 - percent * 10, ..Space::default() }
+    }
+
+    #[test]
+    fn a_disk_with_room_loses_nothing() {
+        let (a, b) = (image("a", 100), image("b", 100));
+        assert!(surplus(&[&a, &b], full(84)).is_empty());
+    }
+
+    #[test]
+    fn as_many_go_as_are_needed_and_no_more() {
+        let (a, b, c) = (image("a", 60), image("b", 60), image("c", 60));
+        let names: Vec<&str> = surplus(&[&a, &b, &c], full(90)).iter().map(|image| image.name.as_str()).collect();
+        assert_eq!(names, ["a", "b"]);
+    }
+}

@@ -1,0 +1,312 @@
+//! From a container in a pod to what the engine is told: user, mounts, command, limits.
+
+use crate::config::Config;
+use crate::env::{self, Sources};
+use crate::names::pod_ref;
+use crate::qos;
+use agent_runtime::{
+    Capabilities, Confinement, ContainerKey, ContainerSpec, Kind, Mount, Seccomp, SharedNamespaces, container_id,
+};
+use config_kube::k8s_openapi::api::core::v1::{Container, Pod, PodSecurityContext, SecurityContext, VolumeMount};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
+
+/// Where a container leaves its last words, if it names no other place (upstream's).
+const TERMINATION_LOG: &str = "/dev/termination-log";
+
+/// Which attempt is to be started.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Attempt<'a> {
+    pub(crate) pod: &'a Pod,
+    pub(crate) container: &'a Container,
+    pub(crate) kind: Kind,
+    pub(crate) number: u32,
+    pub(crate) backoff: Option<Duration>,
+}
+
+/// Makes the files that the attempt needs and says how to run it.
+pub(crate) fn prepare(
+    config: &Config,
+    attempt: Attempt<'_>,
+    sources: &Sources,
+    volumes: &BTreeMap<String, PathBuf>,
+    machine_memory: u64,
+) -> Result<ContainerSpec, String> {
+    let Attempt { pod, container, kind, number, backoff } = attempt;
+    let reference = pod_ref(pod).ok_or("the pod lacks a plain name, namespace or uid")?;
+    let spec = pod.spec.as_ref().ok_or("the pod has no spec")?;
+    let vars = env::resolve(pod, container, sources)?;
+    let expanded = |list: &Option<Vec<String>>| {
+        list.as_ref().map(|list| list.iter().map(|text| env::expand(text, &vars)).collect::<Vec<_>>())
+    };
+    let (command, args) = (expanded(&container.command), expanded(&container.args));
+    let mut all_vars = vec![("HOSTNAME".to_owned(), hostname())];
+    all_vars.extend(vars);
+    let id = container_id(&reference.uid, &container.name, number);
+    let mut mounts = volume_mounts(container, volumes)?;
+    mounts.extend(own_files(config, pod, container, &reference.uid, &id).map_err(|error| error.to_string())?);
+    mounts.sort_by_key(|mount| mount.destination.matches('/').count());
+    let security = Security::of(spec.security_context.as_ref(), container.security_context.as_ref());
+    Ok(ContainerSpec {
+        log_path: config.log_file(&reference, &container.name, number),
+        oom_score_adj: qos::oom_score(pod, container, machine_memory),
+        cgroup_parent: qos::cgroup(pod, &reference.uid),
+        key: ContainerKey { pod: reference, container: container.name.clone(), kind, attempt: number },
+        image: container.image.clone().unwrap_or_default(),
+        command,
+        args,
+        env: all_vars,
+        working_dir: container.working_dir.clone(),
+        mounts,
+        shared: SharedNamespaces { pid: spec.host_pid == Some(true), ipc: spec.host_ipc == Some(true) },
+        user: security.id(|pod| pod.run_as_user, |container| container.run_as_user)?,
+        group: security.id(|pod| pod.run_as_group, |container| container.run_as_group)?,
+        supplemental_groups: security.groups()?,
+        capabilities: security.capabilities(),
+        confinement: security.confinement(),
+        seccomp: security.seccomp(),
+        resources: qos::resources(container),
+        tty: container.tty == Some(true),
+        backoff,
+    })
+}
+
+/// The pod's and the container's wishes, of which the container's win.
+struct Security<'a> {
+    pod: Option<&'a PodSecurityContext>,
+    container: Option<&'a SecurityContext>,
+}
+
+impl<'a> Security<'a> {
+    fn of(pod: Option<&'a PodSecurityContext>, container: Option<&'a SecurityContext>) -> Self {
+        Self { pod, container }
+    }
+
+    fn id(
+        &self,
+        of_pod: impl FnOnce(&PodSecurityContext) -> Option<i64>,
+        of_container: impl FnOnce(&SecurityContext) -> Option<i64>,
+    ) -> Result<Option<u32>, String> {
+        let number = self.container.and_then(of_container).or_else(|| self.pod.and_then(of_pod));
+        number.map(small).transpose()
+    }
+
+    fn groups(&self) -> Result<Vec<u32>, String> {
+        let pod = self.pod.cloned().unwrap_or_default();
+        pod.supplemental_groups.into_iter().flatten().chain(pod.fs_group).map(small).collect()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let wanted = self.container.and_then(|container| container.capabilities.clone()).unwrap_or_default();
+        Capabilities { add: wanted.add.unwrap_or_default(), drop: wanted.drop.unwrap_or_default() }
+    }
+
+    fn confinement(&self) -> Confinement {
+        let non_root = self.container.and_then(|container| container.run_as_non_root);
+        Confinement {
+            run_as_non_root: non_root.or_else(|| self.pod.and_then(|pod| pod.run_as_non_root)) == Some(true),
+            read_only_root: self.container.and_then(|container| container.read_only_root_filesystem) == Some(true),
+            no_new_privileges: self.container.and_then(|container| container.allow_privilege_escalation) == Some(false),
+        }
+    }
+
+    fn seccomp(&self) -> Seccomp {
+        let own = self.container.and_then(|container| container.seccomp_profile.as_ref());
+        let profile = own.or_else(|| self.pod.and_then(|pod| pod.seccomp_profile.as_ref()));
+        match profile.map(|profile| profile.type_.as_str()) {
+            Some("Unconfined") => Seccomp::Unconfined,
+            Some(_) | None => Seccomp::Filtered,
+        }
+    }
+}
+
+fn small(number: i64) -> Result<u32, String> {
+    u32::try_from(number)
+        .ok()
+        .filter(|number| *number < u32::MAX)
+        .ok_or_else(|| format!("{number} is no user or group id"))
+}
+
+fn volume_mounts(container: &Container, volumes: &BTreeMap<String, PathBuf>) -> Result<Vec<Mount>, String> {
+    container.volume_mounts.iter().flatten().map(|mount| volume_mount(mount, volumes)).collect()
+}
+
+fn volume_mount(mount: &VolumeMount, volumes: &BTreeMap<String, PathBuf>) -> Result<Mount, String> {
+    let base = volumes.get(&mount.name).ok_or_else(|| format!("the pod has no volume {:?}", mount.name))?;
+    let source = match mount.sub_path.as_deref().filter(|path| !path.is_empty()) {
+        Some(path) => {
+            sub_path(base, path).map_err(|error| format!("subPath {path:?} of volume {:?}: {error}", mount.name))?
+        }
+        None => base.clone(),
+    };
+    let destination = Path::new("/").join(&mount.mount_path);
+    if destination.components().any(|part| part == Component::ParentDir) {
+        return Err(format!("mountPath {:?} must not contain ..", mount.mount_path));
+    }
+    let destination = destination.to_string_lossy().into_owned();
+    Ok(Mount { source, destination, read_only: mount.read_only == Some(true) })
+}
+
+/// A path inside a volume, made as a folder if it isn't there, with all links followed and still inside.
+fn sub_path(base: &Path, path: &str) -> io::Result<PathBuf> {
+    let relative = Path::new(path);
+    if !relative.components().all(|part| matches!(part, Component::Normal(_))) {
+        return Err(io::Error::other("it must be relative and without .."));
+    }
+    let base = fs::canonicalize(base)?;
+    let mut real = base.clone();
+    for part in relative.components() {
+        let next = real.join(part);
+        match fs::create_dir(&next) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+        real = fs::canonicalize(&next)?;
+        if !real.starts_with(&base) {
+            return Err(io::Error::other("a link leads out of the volume"));
+        }
+    }
+    Ok(real)
+}
+
+/// Name resolution and the place for last words, unless the pod mounts something there itself.
+fn own_files(config: &Config, pod: &Pod, container: &Container, uid: &str, id: &str) -> io::Result<Vec<Mount>> {
+    let dir = config.pod_dir(uid);
+    let words = termination_file(config, uid, id);
+    fs::create_dir_all(words.parent().unwrap_or(&dir))?;
+    fs::File::options().append(true).create(true).open(&words)?;
+    fs::set_permissions(&words, fs::Permissions::from_mode(0o666))?;
+    let hosts = dir.join("hosts");
+    fs::write(&hosts, hosts_text(pod, &fs::read_to_string(&config.hosts).unwrap_or_default()))?;
+    let resolv = dir.join("resolv.conf");
+    fs::write(&resolv, resolv_text(pod, &fs::read_to_string(&config.resolv_conf).unwrap_or_default()))?;
+    let words_at = container.termination_message_path.clone().unwrap_or_else(|| TERMINATION_LOG.to_owned());
+    let taken = |place: &str| {
+        container.volume_mounts.iter().flatten().any(|mount| mount.mount_path.trim_end_matches('/') == place)
+    };
+    let files = [(hosts, "/etc/hosts".to_owned()), (resolv, "/etc/resolv.conf".to_owned()), (words, words_at)];
+    let mounts = files.into_iter().filter(|(_, place)| place.starts_with('/') && !taken(place));
+    Ok(mounts.map(|(source, destination)| Mount { source, destination, read_only: false }).collect())
+}
+
+/// The file of an attempt's last words.
+pub(crate) fn termination_file(config: &Config, uid: &str, id: &str) -> PathBuf {
+    config.pod_dir(uid).join("messages").join(id)
+}
+
+fn hosts_text(pod: &Pod, machine: &str) -> String {
+    let aliases = pod.spec.as_ref().and_then(|spec| spec.host_aliases.as_deref()).unwrap_or_default();
+    let lines = aliases.iter().map(|alias| {
+        format!("{}\t{}\n", alias.ip, alias.hostnames.iter().flatten().cloned().collect::<Vec<_>>().join("\t"))
+    });
+    let machine =
+        if machine.is_empty() || machine.ends_with('\n') { machine.to_owned() } else { format!("{machine}\n") };
+    lines.fold(machine, |text, line| text + &line)
+}
+
+/// The machine's own name servers and what the pod adds; only the latter with `dnsPolicy: None`.
+fn resolv_text(pod: &Pod, machine: &str) -> String {
+    let spec = pod.spec.as_ref();
+    let own_only = spec.and_then(|spec| spec.dns_policy.as_deref()) == Some("None");
+    let config = spec.and_then(|spec| spec.dns_config.clone()).unwrap_or_default();
+    let of_machine = |key: &str| {
+        let lines = machine.lines().filter(|_| !own_only).filter_map(|line| line.strip_prefix(key));
+        lines.flat_map(str::split_whitespace).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let servers = of_machine("nameserver ").into_iter().chain(config.nameservers.into_iter().flatten());
+    let searches: Vec<String> =
+        of_machine("search ").into_iter().chain(config.searches.into_iter().flatten()).collect();
+    let option = |(name, value): (Option<String>, Option<String>)| {
+        let name = name.unwrap_or_default();
+        value.map_or_else(|| name.clone(), |value| format!("{name}:{value}"))
+    };
+    let added = config.options.into_iter().flatten().map(|one| option((one.name, one.value)));
+    let options: Vec<String> = of_machine("options ").into_iter().chain(added).collect();
+    let mut lines: Vec<String> = servers.map(|server| format!("nameserver {server}\n")).collect();
+    for (key, list) in [("search", searches), ("options", options)] {
+        if !list.is_empty() {
+            lines.push(format!("{key} {}\n", list.join(" ")));
+        }
+    }
+    lines.concat()
+}
+
+fn hostname() -> String {
+    nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn config(dir: &Path) -> Config {
+        Config {
+            node_name: "node".into(),
+            addresses: Vec::new(),
+            port: 10250,
+            data: dir.join("data"),
+            logs: dir.join("logs"),
+            max_pods: 10,
+            reserved_memory: 0,
+            reserved_cpu_millis: 0,
+            os_image: "test".into(),
+            resolv_conf: dir.join("resolv"),
+            hosts: dir.join("hosts"),
+        }
+    }
+
+    fn made(spec: &Value) -> Result<ContainerSpec, String> {
+        let dir = tempfile::tempdir().unwrap();
+        let meta = json!({"name": "p", "namespace": "n", "uid": "u"});
+        let pod: Pod = serde_json::from_value(json!({"metadata": meta, "spec": spec})).unwrap();
+        let container = &pod.spec.as_ref().unwrap().containers[0];
+        let attempt = Attempt { pod: &pod, container, kind: Kind::Main, number: 2, backoff: None };
+        let volumes = [("v".to_owned(), dir.path().to_owned())].into();
+        prepare(&config(dir.path()), attempt, &Sources::default(), &volumes, 1 << 30)
+    }
+
+    #[test]
+    fn the_container_wins_over_the_pod() {
+        let spec = made(&json!({
+            "securityContext": {"runAsUser": 1, "runAsGroup": 2, "fsGroup": 3, "runAsNonRoot": true},
+            "containers": [{"name": "a", "image": "i", "securityContext": {"runAsUser": 5, "allowPrivilegeEscalation": false}}],
+        }))
+        .unwrap();
+        assert_eq!((spec.user, spec.group, spec.supplemental_groups), (Some(5), Some(2), vec![3]));
+        assert!(spec.confinement.run_as_non_root && spec.confinement.no_new_privileges);
+    }
+
+    #[test]
+    fn variables_are_expanded_in_the_command() {
+        let env = json!([{"name": "A", "value": "x"}]);
+        let spec = made(&json!({"containers": [{"name": "a", "env": env, "command": ["run", "$(A)"]}]})).unwrap();
+        assert_eq!(spec.command.unwrap(), ["run", "x"]);
+    }
+
+    #[test]
+    fn a_sub_path_stays_inside_its_volume() {
+        let mount = |path: &str| json!({"containers": [{"name": "a", "volumeMounts": [{"name": "v", "mountPath": "/m", "subPath": path}]}]});
+        let spec = made(&mount("a/b")).unwrap();
+        assert!(spec.mounts.iter().any(|mount| mount.destination == "/m" && mount.source.ends_with("a/b")));
+        assert!(made(&mount("../a")).is_err());
+        let dir = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink("/", dir.path().join("out")).unwrap();
+        assert!(sub_path(dir.path(), "out/etc").is_err());
+    }
+
+    #[test]
+    fn names_are_resolved_as_the_pod_says() {
+        let pod = |spec: Value| serde_json::from_value::<Pod>(json!({"spec": spec})).unwrap();
+        let machine = "nameserver 192.0.2.1\nsearch example\n";
+        assert_eq!(resolv_text(&pod(json!({"containers": []})), machine), machine);
+        let own = json!({"containers": [], "dnsPolicy": "None", "dnsConfig": {"nameservers": ["192.0.2.2"], "options": [{"name": "ndots", "value": "2"}]}});
+        assert_eq!(resolv_text(&pod(own), machine), "nameserver 192.0.2.2\noptions ndots:2\n");
+        let alias = pod(json!({"containers": [], "hostAliases": [{"ip": "192.0.2.9", "hostnames": ["a", "b"]}]}));
+        assert_eq!(hosts_text(&alias, "127.0.0.1 localhost"), "127.0.0.1 localhost\n192.0.2.9\ta\tb\n");
+    }
+}

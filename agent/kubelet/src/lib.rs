@@ -1,0 +1,41 @@
+//! The node: pods as a pure machine, the loop that drives it, status, lease and the kubelet's own API.
+//!
+//! Enter by [`Kubelet`], which needs a way to the master ([`Api`]) and a container engine
+//! (`agent_runtime::Runtime`), and by [`serve`], which answers the master on port 10250. What is done for a pod is
+//! decided in `machine` (what to do) and `status` (what to say), both pure functions of the pod, the containers
+//! that are seen, and the time; `worker` is the only one who acts.
+//!
+//! Tasks: `pods` lists and watches the pods of this node and keeps one `worker` for each; `node` writes the Node's
+//! status and renews its lease; `events` writes events; `garbage` removes images when the disk fills up; one
+//! prober for each container with probes. Channels: a `watch` from `pods` to each worker (what is wanted), a
+//! `Notify` to each worker (something changed, look), a bounded `mpsc` to `events`.
+
+mod api;
+mod backoff;
+mod cleanup;
+mod config;
+mod env;
+mod events;
+mod garbage;
+mod kubelet;
+mod launch;
+mod logs;
+mod machine;
+mod machine_facts;
+mod names;
+mod node;
+mod pods;
+mod probes;
+mod qos;
+mod server;
+#[cfg(test)]
+mod simulation;
+mod status;
+mod support;
+mod volumes;
+mod worker;
+
+pub use api::{Answer, Api, ApiError, Call, JSON, Lines, STRATEGIC_MERGE, get, send};
+pub use config::{Config, DEFAULT_MAX_PODS, PORT};
+pub use kubelet::Kubelet;
+pub use server::{Server, serve};

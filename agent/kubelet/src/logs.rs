@@ -1,0 +1,338 @@
+//! Reading container logs: from the CRI format back to what the container wrote, with the limits of a request.
+
+use agent_runtime::rotated;
+use jiff::Timestamp;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Bytes looked at from the end of a file at once, in search of its last lines.
+const BLOCK: u64 = 64 * 1024;
+/// Longest line of a file that is looked at: the writer's longest, with its head.
+const MAX_LINE: u64 = 64 * 1024;
+
+/// What a request wants of a log.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Wish {
+    pub(crate) follow: bool,
+    pub(crate) previous: bool,
+    pub(crate) timestamps: bool,
+    pub(crate) tail_lines: Option<u64>,
+    pub(crate) since: Option<Timestamp>,
+    pub(crate) limit_bytes: Option<u64>,
+    /// `Stdout` or `Stderr` alone.
+    pub(crate) stream: Option<&'static str>,
+}
+
+impl Wish {
+    /// Reads the query of a request; the fault names the parameter.
+    pub(crate) fn parse(query: &str, now: Timestamp) -> Result<Self, String> {
+        let mut wish = Self::default();
+        for (key, value) in query.split('&').filter_map(|pair| pair.split_once('=')) {
+            let value = unescape(value);
+            let bad = || format!("{key}: {value:?} is not understood");
+            let truth = || matches!(value.as_str(), "true" | "1");
+            let count = || value.parse::<u64>().ok().ok_or_else(bad);
+            match key {
+                "follow" => wish.follow = truth(),
+                "previous" => wish.previous = truth(),
+                "timestamps" => wish.timestamps = truth(),
+                "tailLines" => wish.tail_lines = Some(count()?),
+                "limitBytes" => wish.limit_bytes = Some(count()?),
+                "sinceSeconds" => wish.since = now.checked_sub(std::time::Duration::from_secs(count()?)).ok(),
+                "sinceTime" => wish.since = Some(value.parse().ok().ok_or_else(bad)?),
+                "stream" if value == "Stdout" => wish.stream = Some("stdout"),
+                "stream" if value == "Stderr" => wish.stream = Some("stderr"),
+                _ => {}
+            }
+        }
+        Ok(wish)
+    }
+}
+
+/// Undoes the percent encoding of a query's value.
+fn unescape(text: &str) -> String {
+    let bytes = text.as_bytes();
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while let Some(&byte) = bytes.get(at) {
+        let code =
+            (byte == b'%').then(|| text.get(at + 1..at + 3)).flatten().and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        out.push(code.unwrap_or(if byte == b'+' { b' ' } else { byte }));
+        at += if code.is_some() { 3 } else { 1 };
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+/// Reads one container's log, file after file; never blocks for more to come.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    wish: Wish,
+    path: PathBuf,
+    /// Files that were put aside and are to be read before the current one, newest last.
+    older: Vec<PathBuf>,
+    file: Option<(BufReader<File>, u64)>,
+    left: Option<u64>,
+    /// The last line had no end yet.
+    partial: Vec<u8>,
+    /// The previous piece of text did not end its line, so the next has no time of its own.
+    inside_line: bool,
+}
+
+impl Reader {
+    /// A reader placed where the wish begins.
+    pub(crate) fn open(path: &Path, wish: Wish) -> io::Result<Self> {
+        let left = wish.limit_bytes;
+        let mut older = rotated(path)?;
+        older.reverse();
+        let mut reader = Self {
+            left,
+            path: path.to_owned(),
+            older: Vec::new(),
+            file: None,
+            partial: Vec::new(),
+            inside_line: false,
+            wish,
+        };
+        match reader.wish.tail_lines {
+            None => {
+                // The oldest is last, so that it is taken first.
+                older.insert(0, path.to_owned());
+                reader.older = older;
+                reader.next_file()?;
+            }
+            Some(lines) => reader.seek_tail(lines, older)?,
+        }
+        Ok(reader)
+    }
+
+    /// Places the reader before the last `lines` lines, looking into older files only as far as needed.
+    fn seek_tail(&mut self, lines: u64, older: Vec<PathBuf>) -> io::Result<()> {
+        let mut missing = lines;
+        let mut later = Vec::new();
+        for path in std::iter::once(self.path.clone()).chain(older) {
+            let mut file = File::open(&path)?;
+            let (at, found) = tail_offset(&mut file, missing)?;
+            missing -= found;
+            if missing == 0 || found == 0 && lines == 0 {
+                file.seek(SeekFrom::Start(at))?;
+                self.file = Some((BufReader::new(file), inode(&path)?));
+                self.older = later;
+                return Ok(());
+            }
+            later.push(path);
+        }
+        self.older = later;
+        self.next_file()
+    }
+
+    fn next_file(&mut self) -> io::Result<()> {
+        if let Some(path) = self.older.pop() {
+            let file = File::open(&path)?;
+            self.file = Some((BufReader::new(file), inode(&path)?));
+        }
+        Ok(())
+    }
+
+    /// The next piece of the log; `None` when there is no more for now, and [`Reader::finished`] then tells
+    /// whether there ever will be.
+    pub(crate) fn next(&mut self) -> io::Result<Option<Vec<u8>>> {
+        while !self.finished() {
+            let Some((file, _)) = &mut self.file else { return Ok(None) };
+            let room = MAX_LINE.saturating_sub(self.partial.len() as u64);
+            let count = file.by_ref().take(room).read_until(b'\n', &mut self.partial)?;
+            let whole = self.partial.last() == Some(&b'\n') || room == 0;
+            if whole {
+                let line = std::mem::take(&mut self.partial);
+                if let Some(text) = self.convert(&line) {
+                    return Ok(Some(text));
+                }
+            } else if count == 0 && !self.advance()? {
+                return Ok(None);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Goes on to the file after this one, if the log went on there.
+    fn advance(&mut self) -> io::Result<bool> {
+        if !self.older.is_empty() {
+            self.next_file()?;
+            return Ok(true);
+        }
+        let current = self.file.as_ref().map(|(_, inode)| *inode);
+        match inode(&self.path) {
+            Ok(now) if Some(now) != current => {
+                let file = File::open(&self.path)?;
+                self.file = Some((BufReader::new(file), now));
+                Ok(true)
+            }
+            Ok(_) => Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The limit is reached.
+    pub(crate) fn finished(&self) -> bool {
+        self.left == Some(0)
+    }
+
+    /// A line of the file as the container wrote it; `None` if the wish excludes it.
+    fn convert(&mut self, line: &[u8]) -> Option<Vec<u8>> {
+        let mut parts = line.splitn(4, |&byte| byte == b' ');
+        let time = std::str::from_utf8(parts.next()?).ok()?;
+        let stream = parts.next()?;
+        let full = parts.next()? == b"F";
+        let text = parts.next()?;
+        if self.wish.stream.is_some_and(|wanted| wanted.as_bytes() != stream) {
+            return None;
+        }
+        if let Some(since) = self.wish.since
+            && time.parse::<Timestamp>().is_ok_and(|time| time < since)
+        {
+            return None;
+        }
+        let mut out = Vec::with_capacity(line.len());
+        if self.wish.timestamps && !self.inside_line {
+            out.extend_from_slice(time.as_bytes());
+            out.push(b' ');
+        }
+        self.inside_line = !full;
+        out.extend_from_slice(if full { text } else { text.strip_suffix(b"\n").unwrap_or(text) });
+        if let Some(left) = &mut self.left {
+            out.truncate(usize::try_from(*left).unwrap_or(usize::MAX));
+            *left -= out.len() as u64;
+        }
+        Some(out)
+    }
+}
+
+fn inode(path: &Path) -> io::Result<u64> {
+    Ok(path.metadata()?.ino())
+}
+
+/// Where the last `lines` lines of a file begin, and how many there are.
+fn tail_offset(file: &mut File, lines: u64) -> io::Result<(u64, u64)> {
+    let length = file.metadata()?.len();
+    let (mut at, mut found) = (length, 0);
+    if lines == 0 {
+        return Ok((length, 0));
+    }
+    while at > 0 {
+        let start = at.saturating_sub(BLOCK);
+        file.seek(SeekFrom::Start(start))?;
+        let mut block = Vec::new();
+        file.by_ref().take(at - start).read_to_end(&mut block)?;
+        for (index, _) in block.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n') {
+            let after = start + index as u64 + 1;
+            // The end of the last line begins none; a part of a long line is not a line of its own.
+            if after < length && ends_line(file, after)? {
+                found += 1;
+                if found == lines {
+                    return Ok((after, found));
+                }
+            }
+        }
+        at = start;
+    }
+    Ok((0, if length > 0 { found + 1 } else { 0 }))
+}
+
+/// True if the line that begins at `at` starts a new line of the container's: what came before it was a full one.
+fn ends_line(file: &mut File, at: u64) -> io::Result<bool> {
+    let start = at.saturating_sub(MAX_LINE);
+    file.seek(SeekFrom::Start(start))?;
+    let mut before = Vec::new();
+    file.by_ref().take(at - 1 - start).read_to_end(&mut before)?;
+    let line = before.rsplit(|&byte| byte == b'\n').next().unwrap_or_default();
+    Ok(line.splitn(4, |&byte| byte == b' ').nth(2) != Some(b"P"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::fs;
+
+    fn line(second: u32, stream: &str, tag: &str, text: &str) -> String {
+        format!("2026-01-01T00:00:{second:02}.000000000Z {stream} {tag} {text}\n")
+    }
+
+    fn read(path: &Path, query: &str) -> String {
+        let mut reader = Reader::open(path, Wish::parse(query, Timestamp::now()).unwrap()).unwrap();
+        let mut all = Vec::new();
+        while let Some(text) = reader.next().unwrap() {
+            all.extend(text);
+        }
+        String::from_utf8(all).unwrap()
+    }
+
+    fn log() -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("0.log");
+        let old = line(1, "stdout", "F", "one") + &line(2, "stderr", "F", "two");
+        fs::write(dir.path().join("0.log.20260101-000000-000"), old).unwrap();
+        let new = line(3, "stdout", "P", "long ") + &line(3, "stdout", "F", "three") + &line(4, "stdout", "F", "four");
+        fs::write(&path, new).unwrap();
+        (dir, path)
+    }
+
+    #[test]
+    fn all_files_are_read_in_order_and_parts_are_joined() {
+        let (_dir, path) = log();
+        assert_eq!(read(&path, ""), "one\ntwo\nlong three\nfour\n");
+    }
+
+    #[test]
+    fn the_last_lines_may_lie_in_older_files() {
+        let (_dir, path) = log();
+        assert_eq!(read(&path, "tailLines=0"), "");
+        assert_eq!(read(&path, "tailLines=1"), "four\n");
+        assert_eq!(read(&path, "tailLines=2"), "long three\nfour\n");
+        assert_eq!(read(&path, "tailLines=3"), "two\nlong three\nfour\n");
+        assert_eq!(read(&path, "tailLines=99"), "one\ntwo\nlong three\nfour\n");
+    }
+
+    #[test]
+    fn time_bytes_and_stream_limit_what_is_read() {
+        let (_dir, path) = log();
+        assert_eq!(read(&path, "sinceTime=2026-01-01T00:00:03Z"), "long three\nfour\n");
+        assert_eq!(read(&path, "limitBytes=5"), "one\nt");
+        assert_eq!(read(&path, "stream=Stderr"), "two\n");
+        assert_eq!(
+            read(&path, "timestamps=true&tailLines=2"),
+            "2026-01-01T00:00:03.000000000Z long three\n2026-01-01T00:00:04.000000000Z four\n"
+        );
+        assert!(Wish::parse("tailLines=x", Timestamp::now()).is_err());
+        assert_eq!(
+            Wish::parse("sinceTime=2026-01-01T00%3A00%3A03Z", Timestamp::now()).unwrap().since,
+            "2026-01-01T00:00:03Z".parse().ok()
+        );
+    }
+
+    #[test]
+    fn a_follower_goes_on_over_a_rotation() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("0.log");
+        fs::write(&path, line(1, "stdout", "F", "one")).unwrap();
+        let mut reader = Reader::open(&path, Wish { follow: true, ..Wish::default() }).unwrap();
+        assert_eq!(reader.next().unwrap().unwrap(), b"one\n");
+        assert_eq!(reader.next().unwrap(), None);
+        fs::rename(&path, dir.path().join("0.log.20260101-000000-000")).unwrap();
+        fs::write(&path, line(2, "stdout", "F", "two")).unwrap();
+        assert_eq!(reader.next().unwrap().unwrap(), b"two\n");
+    }
+
+    proptest! {
+        #[test]
+        fn no_file_content_panics(content in proptest::collection::vec(any::<u8>(), 0..300), tail in proptest::option::of(0_u64..5)) {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("0.log");
+            fs::write(&path, content).unwrap();
+            let mut reader = Reader::open(&path, Wish { tail_lines: tail, ..Wish::default() }).unwrap();
+            while reader.next().unwrap().is_some() {}
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Facts of the machine for the node's status: CPUs, memory, disk, versions, ids.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Facts that don't change while the agent runs, and the place where disk space is measured.
+#[derive(Debug, Clone)]
+pub(crate) struct Facts {
+    pub(crate) cpus: u64,
+    /// Bytes.
+    pub(crate) memory: u64,
+    pub(crate) kernel: String,
+    pub(crate) machine_id: String,
+    pub(crate) system_uuid: String,
+    pub(crate) boot_id: String,
+    pub(crate) hostname: String,
+    disk: PathBuf,
+}
+
+/// Space of a file system, in bytes, and its inodes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Space {
+    pub(crate) size: u64,
+    pub(crate) free: u64,
+    pub(crate) inodes: u64,
+    pub(crate) free_inodes: u64,
+}
+
+impl Facts {
+    pub(crate) fn of_machine(disk: &Path) -> Self {
+        let text = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+        let utsname = nix::sys::utsname::uname().ok();
+        let of_utsname = |field: fn(&nix::sys::utsname::UtsName) -> &std::ffi::OsStr| {
+            utsname.as_ref().map(|name| field(name).to_string_lossy().into_owned()).unwrap_or_default()
+        };
+        let boot_id = text("/proc/sys/kernel/random/boot_id");
+        let machine_id = Some(text("/etc/machine-id")).filter(|id| !id.is_empty());
+        let system_uuid = text("/sys/class/dmi/id/product_uuid");
+        Self {
+            cpus: std::thread::available_parallelism().map_or(1, |count| count.get() as u64),
+            memory: memory("MemTotal").unwrap_or_default(),
+            kernel: of_utsname(nix::sys::utsname::UtsName::release),
+            hostname: of_utsname(nix::sys::utsname::UtsName::nodename),
+            machine_id: machine_id.unwrap_or_else(|| system_uuid.replace('-', "")),
+            system_uuid,
+            boot_id,
+            disk: disk.to_owned(),
+        }
+    }
+
+    /// Space where pods' data lies; nothing where it can't be measured.
+    pub(crate) fn space(&self) -> Space {
+        let there = self.disk.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
+        nix::sys::statvfs::statvfs(there).map_or(Space::default(), |stat| Space {
+            size: stat.blocks() * stat.fragment_size(),
+            free: stat.blocks_available() * stat.fragment_size(),
+            inodes: stat.files(),
+            free_inodes: stat.files_available(),
+        })
+    }
+}
+
+/// A line of meminfo, in bytes.
+pub(crate) fn memory(line: &str) -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let value = text.lines().find_map(|found| found.strip_prefix(line)?.strip_prefix(':'))?;
+    value.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib * 1024)
+}
+
+/// Free process ids: the limit, less the threads that there are.
+pub(crate) fn free_pids() -> Option<u64> {
+    let limit: u64 = fs::read_to_string("/proc/sys/kernel/pid_max").ok()?.trim().parse().ok()?;
+    let load = fs::read_to_string("/proc/loadavg").ok()?;
+    let threads: u64 = load.split_whitespace().nth(3)?.split_once('/')?.1.parse().ok()?;
+    Some(limit.saturating_sub(threads))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_has_facts() {
+        let facts = Facts::of_machine(Path::new("/no/such/folder"));
+        assert!(facts.cpus > 0 && facts.memory > 0 && !facts.kernel.is_empty());
+        assert!(facts.space().size > 0, "the nearest folder that exists is measured");
+        assert!(free_pids().unwrap() > 0);
+    }
+}

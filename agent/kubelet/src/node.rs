@@ -1,0 +1,305 @@
+//! The node's own objects: its status, and the lease by which the master knows that it lives.
+//!
+//! The Node is made by the master. Its status is measured every ten seconds and written when it changed, at the
+//! latest after five minutes; the lease is renewed every ten seconds (upstream's periods).
+
+use crate::api::{ApiError, JSON, STRATEGIC_MERGE, get, send};
+use crate::config::Config;
+use crate::kubelet::Shared;
+use crate::machine_facts::{Facts, free_pids, memory};
+use config_kube::identity::NODE_LEASE_NAMESPACE;
+use config_kube::k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use config_kube::k8s_openapi::api::core::v1::{
+    ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeStatus, NodeSystemInfo,
+};
+use config_kube::k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference, Time};
+use config_kube::quantity::Amount;
+use http::Method;
+use jiff::Timestamp;
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The version of Kubernetes whose behaviour this is.
+pub(crate) const KUBELET_VERSION: &str = "v1.36.0";
+/// Period of measuring and of renewing.
+const PERIOD: Duration = Duration::from_secs(10);
+/// Period while the node isn't ready or can't say so: nobody should wait for it longer than needed.
+const HASTE: Duration = Duration::from_millis(500);
+/// Images are listed anew after this time.
+const IMAGES_PERIOD: Duration = Duration::from_secs(60);
+/// The status is written at the latest after this time.
+const REPORT: Duration = Duration::from_secs(300);
+/// Pause after the lease could not be renewed.
+const LEASE_RETRY: Duration = Duration::from_secs(2);
+/// Seconds after which a silent node is given up.
+const LEASE_SECONDS: i32 = 40;
+/// Free memory below which the node says so (upstream's eviction threshold).
+const LOW_MEMORY: u64 = 100 << 20;
+/// Free process ids below which the node says so.
+const LOW_PIDS: u64 = 500;
+/// Images that are listed (upstream's limit).
+const MAX_IMAGES: usize = 50;
+
+/// Keeps the Node's status true.
+pub(crate) async fn keep_status(shared: Arc<Shared>) {
+    let mut reporter = Reporter { shared, written: None, images: None };
+    loop {
+        let well = match reporter.report().await {
+            Ok(ready) => ready,
+            Err(error) => {
+                tracing::warn!(reason = error.chain(), "node status not written");
+                false
+            }
+        };
+        tokio::time::sleep(if well { PERIOD } else { HASTE }).await;
+    }
+}
+
+/// What was written, and what is costly to find out.
+struct Reporter {
+    shared: Arc<Shared>,
+    written: Option<(NodeStatus, Instant)>,
+    images: Option<(Vec<ContainerImage>, Instant)>,
+}
+
+impl Reporter {
+    /// Measures, and writes what changed; true if the node is ready.
+    async fn report(&mut self) -> Result<bool, ApiError> {
+        let shared = self.shared.clone();
+        let runtime = shared.runtime.version().await;
+        let old = if let Some((status, _)) = &self.written {
+            status.conditions.clone()
+        } else {
+            let node: Node = get(&*shared.api, path(&shared)).await?;
+            shared.events.node(&node, "Starting", "Starting kubelet.");
+            node.status.and_then(|status| status.conditions)
+        };
+        let fault = runtime.as_ref().err().map(agent_runtime::Error::chain);
+        let ready = fault.is_none();
+        let mut status = status(&shared.config, &shared.facts, runtime.ok().as_deref());
+        let now = Timestamp::now();
+        status.conditions = Some(conditions(&shared, fault.as_deref(), &old.unwrap_or_default(), now));
+        status.images = Some(self.images().await);
+        if self.written.as_ref().is_some_and(|(old, at)| at.elapsed() < REPORT && same(old, &status)) {
+            return Ok(ready);
+        }
+        let mut change = json!({"status": status});
+        // The merge key of addresses is their type, of which a node has several: the list is replaced as a whole.
+        if let Some(addresses) = change["status"]["addresses"].as_array_mut() {
+            addresses.push(json!({"$patch": "replace"}));
+        }
+        send(&*shared.api, Method::PATCH, format!("{}/status", path(&shared)), STRATEGIC_MERGE, &change).await?;
+        if self.written.is_none() {
+            tracing::info!(node = shared.config.node_name, ready, "node status written");
+        }
+        self.written = Some((status, Instant::now()));
+        Ok(ready)
+    }
+
+    /// The images on the machine, looked at now and then: each costs the engine a few reads.
+    async fn images(&mut self) -> Vec<ContainerImage> {
+        let fresh = self.images.as_ref().filter(|(_, at)| at.elapsed() < IMAGES_PERIOD);
+        if let Some((images, _)) = fresh {
+            return images.clone();
+        }
+        let Ok(images) = self.shared.runtime.images().await else { return Vec::new() };
+        let listed = |image: agent_runtime::Image| ContainerImage {
+            names: Some(vec![image.name]),
+            size_bytes: i64::try_from(image.size).ok(),
+        };
+        let images: Vec<ContainerImage> = images.into_iter().take(MAX_IMAGES).map(listed).collect();
+        self.images = Some((images.clone(), Instant::now()));
+        images
+    }
+}
+
+fn path(shared: &Shared) -> String {
+    format!("/api/v1/nodes/{}", shared.config.node_name)
+}
+
+/// Equal but for heartbeats.
+fn same(old: &NodeStatus, new: &NodeStatus) -> bool {
+    let without = |status: &NodeStatus| {
+        let mut status = status.clone();
+        for condition in status.conditions.iter_mut().flatten() {
+            condition.last_heartbeat_time = None;
+        }
+        status
+    };
+    without(old) == without(new)
+}
+
+fn status(config: &Config, facts: &Facts, runtime: Option<&str>) -> NodeStatus {
+    let quantities = |amounts: BTreeMap<&'static str, Amount>| -> BTreeMap<String, Quantity> {
+        amounts.into_iter().map(|(name, amount)| (name.to_owned(), amount.to_quantity())).collect()
+    };
+    let addresses = config.addresses.iter().map(|address| ("InternalIP", address.to_string()));
+    let addresses = addresses.chain([("Hostname", facts.hostname.clone())]);
+    NodeStatus {
+        capacity: Some(quantities(capacity(config, facts))),
+        allocatable: Some(quantities(allocatable(config, facts))),
+        addresses: Some(addresses.map(|(type_, address)| NodeAddress { address, type_: type_.to_owned() }).collect()),
+        daemon_endpoints: Some(NodeDaemonEndpoints {
+            kubelet_endpoint: Some(DaemonEndpoint { port: i32::from(config.port) }),
+        }),
+        node_info: Some(NodeSystemInfo {
+            architecture: match std::env::consts::ARCH {
+                "x86_64" => "amd64",
+                "aarch64" => "arm64",
+                other => other,
+            }
+            .to_owned(),
+            boot_id: facts.boot_id.clone(),
+            container_runtime_version: runtime.unwrap_or("containerd://unknown").to_owned(),
+            kernel_version: facts.kernel.clone(),
+            kube_proxy_version: String::new(),
+            kubelet_version: KUBELET_VERSION.to_owned(),
+            machine_id: facts.machine_id.clone(),
+            operating_system: "linux".to_owned(),
+            os_image: config.os_image.clone(),
+            system_uuid: facts.system_uuid.clone(),
+            swap: None,
+        }),
+        ..NodeStatus::default()
+    }
+}
+
+fn units(amount: u64) -> Amount {
+    Amount::units(i64::try_from(amount).unwrap_or(i64::MAX))
+}
+
+fn capacity(config: &Config, facts: &Facts) -> BTreeMap<&'static str, Amount> {
+    BTreeMap::from([
+        ("cpu", units(facts.cpus)),
+        ("memory", units(facts.memory)),
+        ("ephemeral-storage", units(facts.space().size)),
+        ("pods", units(u64::from(config.max_pods))),
+    ])
+}
+
+/// The capacity less what is kept from pods.
+pub(crate) fn allocatable(config: &Config, facts: &Facts) -> BTreeMap<&'static str, Amount> {
+    let mut amounts = capacity(config, facts);
+    let millis = (facts.cpus * 1000).saturating_sub(config.reserved_cpu_millis);
+    amounts.insert("cpu", Amount::milli(i64::try_from(millis).unwrap_or(i64::MAX)));
+    amounts.insert("memory", units(facts.memory.saturating_sub(config.reserved_memory)));
+    // A tenth stays free, below which pods would be evicted (upstream's threshold).
+    amounts.insert("ephemeral-storage", units(facts.space().size / 10 * 9));
+    amounts
+}
+
+fn conditions(shared: &Shared, fault: Option<&str>, old: &[NodeCondition], now: Timestamp) -> Vec<NodeCondition> {
+    let space = shared.facts.space();
+    let low_disk = space.size > 0 && (space.free < space.size / 10 || space.free_inodes < space.inodes / 20);
+    let low_memory = memory("MemAvailable").is_some_and(|free| free < LOW_MEMORY);
+    let low_pids = free_pids().is_some_and(|free| free < LOW_PIDS);
+    let pressure = |low: bool, good: (&'static str, &'static str), bad: (&'static str, &'static str)| {
+        let (reason, message) = if low { bad } else { good };
+        (low, reason, message.to_owned())
+    };
+    let ready = match fault {
+        None => (true, "KubeletReady", "kubelet is posting ready status".to_owned()),
+        Some(fault) => (false, "KubeletNotReady", format!("container runtime is down: {fault}")),
+    };
+    let memory = pressure(
+        low_memory,
+        ("KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+        ("KubeletHasInsufficientMemory", "kubelet has insufficient memory available"),
+    );
+    let disk = pressure(
+        low_disk,
+        ("KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+        ("KubeletHasDiskPressure", "kubelet has disk pressure"),
+    );
+    let pids = pressure(
+        low_pids,
+        ("KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+        ("KubeletHasInsufficientPID", "kubelet has insufficient PID available"),
+    );
+    let all = [("MemoryPressure", memory), ("DiskPressure", disk), ("PIDPressure", pids), ("Ready", ready)];
+    all.into_iter().map(|(name, state)| condition(name, state, old, now)).collect()
+}
+
+fn condition(
+    name: &str,
+    (on, reason, message): (bool, &str, String),
+    old: &[NodeCondition],
+    now: Timestamp,
+) -> NodeCondition {
+    let status = if on { "True" } else { "False" };
+    let before = old.iter().find(|old| old.type_ == name && old.status == status);
+    NodeCondition {
+        type_: name.to_owned(),
+        status: status.to_owned(),
+        reason: Some(reason.to_owned()),
+        message: Some(message),
+        last_heartbeat_time: Some(Time(now)),
+        last_transition_time: before.and_then(|before| before.last_transition_time.clone()).or(Some(Time(now))),
+    }
+}
+
+/// Renews the node's lease for ever.
+pub(crate) async fn keep_lease(shared: Arc<Shared>) {
+    let mut known: Option<Lease> = None;
+    loop {
+        let pause = match renew(&shared, known.take()).await {
+            Ok(lease) => {
+                known = Some(lease);
+                PERIOD
+            }
+            Err(error) => {
+                tracing::warn!(reason = error.chain(), "lease not renewed");
+                LEASE_RETRY
+            }
+        };
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// Writes the lease with the present time; a conflict or loss is mended by reading it anew next time.
+async fn renew(shared: &Shared, known: Option<Lease>) -> Result<Lease, ApiError> {
+    let name = &shared.config.node_name;
+    let all = format!("/apis/coordination.k8s.io/v1/namespaces/{NODE_LEASE_NAMESPACE}/leases");
+    let one = format!("{all}/{name}");
+    let found = match known {
+        Some(lease) => Some(lease),
+        None => match get::<Lease>(&*shared.api, one.clone()).await {
+            Ok(lease) => Some(lease),
+            Err(error) if error.is_not_found() => None,
+            Err(error) => return Err(error),
+        },
+    };
+    let (method, path, mut lease) = match found {
+        Some(lease) => (Method::PUT, one, lease),
+        None => (Method::POST, all, new_lease(shared).await?),
+    };
+    let spec = lease.spec.get_or_insert_default();
+    spec.holder_identity = Some(name.clone());
+    spec.lease_duration_seconds = Some(LEASE_SECONDS);
+    spec.renew_time = Some(MicroTime(Timestamp::now()));
+    let body = serde_json::to_vec(&lease).map_err(ApiError::Decode)?;
+    let call = crate::api::Call { method, path, content_type: JSON, body: body.into() };
+    serde_json::from_slice(&shared.api.call(call).await?).map_err(ApiError::Decode)
+}
+
+/// A lease that goes with its node.
+async fn new_lease(shared: &Shared) -> Result<Lease, ApiError> {
+    let node: Node = get(&*shared.api, path(shared)).await?;
+    let owner = OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: "Node".to_owned(),
+        name: shared.config.node_name.clone(),
+        uid: node.metadata.uid.unwrap_or_default(),
+        ..OwnerReference::default()
+    };
+    let metadata = ObjectMeta {
+        name: Some(shared.config.node_name.clone()),
+        namespace: Some(NODE_LEASE_NAMESPACE.to_owned()),
+        owner_references: Some(vec![owner]),
+        ..ObjectMeta::default()
+    };
+    Ok(Lease { metadata, spec: Some(LeaseSpec::default()) })
+}

@@ -1,0 +1,265 @@
+//! The pods of this node: one list and watch, and a task for each pod.
+
+use crate::api::{ApiError, Lines, get};
+use crate::cleanup;
+use crate::kubelet::Shared;
+use crate::names::{is_plain, pod_ref};
+use crate::worker::{Wanted, Worker, orphan_grace};
+use agent_runtime::{Change, PodRef};
+use config_kube::k8s_openapi::api::core::v1::Pod;
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
+use futures_util::StreamExt;
+use serde::Deserialize;
+use serde_json::Value;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+
+/// Pause after a list or a watch failed.
+const RETRY: Duration = Duration::from_secs(1);
+/// How long the master may keep a watch open; then it is asked anew.
+const WATCH_SECONDS: u32 = 300;
+/// Everything is looked at anew this often.
+const RELIST: Duration = Duration::from_secs(600);
+
+/// The handle of one pod's task.
+#[derive(Debug)]
+pub(crate) struct Handle {
+    pub(crate) pod: PodRef,
+    wanted: watch::Sender<Wanted>,
+    news: Arc<Notify>,
+}
+
+impl Handle {
+    /// The last version of the pod, if the master still has it.
+    pub(crate) fn latest(&self) -> Option<Arc<Pod>> {
+        match &*self.wanted.borrow() {
+            Wanted::Pod(pod) => Some(pod.clone()),
+            Wanted::Gone(_) => None,
+        }
+    }
+}
+
+/// How long containers may take to end whose pod went while no agent looked (upstream's).
+const ORPHAN_GRACE: Duration = Duration::from_secs(1);
+
+/// An event of a watch; only what is needed of it.
+#[derive(Debug, Deserialize)]
+struct WatchEvent {
+    #[serde(rename = "type")]
+    kind: String,
+    object: Value,
+}
+
+/// A list of pods, each still to be read.
+#[derive(Debug, Deserialize)]
+struct PodList {
+    metadata: ListMeta,
+    items: Vec<Value>,
+}
+
+fn uid_of(pod: &Value) -> Option<&str> {
+    pod.pointer("/metadata/uid").and_then(Value::as_str)
+}
+
+/// Keeps a task for each pod of this node until dropped.
+pub(crate) struct Pods {
+    shared: Arc<Shared>,
+    tasks: JoinSet<String>,
+}
+
+impl Pods {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, tasks: JoinSet::new() }
+    }
+
+    /// Lists and watches for ever.
+    pub(crate) async fn run(mut self) {
+        let mut changes = self.shared.runtime.changes();
+        loop {
+            match self.list().await {
+                Ok(version) => {
+                    if let Err(error) = self.follow(version, &mut changes).await {
+                        tracing::debug!(reason = error.chain(), "watch of pods ended");
+                    }
+                }
+                Err(error) => tracing::warn!(reason = error.chain(), "pods not listed"),
+            }
+            self.reap();
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+
+    fn path(&self) -> String {
+        format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{}", self.shared.config.node_name)
+    }
+
+    /// Takes the whole list; what the master doesn't have is to go. Returns the list's version.
+    async fn list(&mut self) -> Result<String, ApiError> {
+        let list: PodList = get(&*self.shared.api, self.path()).await?;
+        let version = list.metadata.resource_version.unwrap_or_default();
+        let mut there = HashSet::new();
+        for pod in list.items {
+            there.extend(uid_of(&pod).map(str::to_owned));
+            self.want_object(pod);
+        }
+        let gone: Vec<String> = self.handles().keys().filter(|uid| !there.contains(*uid)).cloned().collect();
+        for uid in gone {
+            self.orphan(&uid);
+        }
+        self.adopt_orphans(&there).await;
+        Ok(version)
+    }
+
+    /// Containers and folders of pods that went while no agent looked.
+    async fn adopt_orphans(&mut self, there: &HashSet<String>) {
+        let containers = match self.shared.runtime.list(None).await {
+            Ok(containers) => containers,
+            Err(error) => {
+                tracing::debug!(reason = %error.chain(), "containers not listed");
+                return;
+            }
+        };
+        let mut pods: HashMap<String, PodRef> = HashMap::new();
+        for uid in cleanup::left_uids(&self.shared.config).into_iter().filter(|uid| is_plain(uid)) {
+            pods.insert(uid.clone(), PodRef { namespace: "unknown".into(), name: "unknown".into(), uid });
+        }
+        pods.extend(containers.into_iter().map(|container| (container.key.pod.uid.clone(), container.key.pod)));
+        for (uid, pod) in pods {
+            if !there.contains(&uid) && !self.handles().contains_key(&uid) {
+                self.spawn(pod, Wanted::Gone(ORPHAN_GRACE));
+            }
+        }
+    }
+
+    async fn follow(
+        &mut self,
+        version: String,
+        changes: &mut tokio::sync::broadcast::Receiver<Change>,
+    ) -> Result<(), ApiError> {
+        let path = format!(
+            "{}&watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}&resourceVersion={version}",
+            self.path()
+        );
+        let mut version = version;
+        let mut lines = self.shared.api.watch(path).await?;
+        let end = tokio::time::sleep(RELIST);
+        tokio::pin!(end);
+        loop {
+            tokio::select! {
+                // A stream's next and a channel's receive lose nothing when dropped; the sleep is kept outside.
+                line = lines.next() => match line {
+                    Some(line) => self.take(&line?, &mut version)?,
+                    None => lines = self.again(&version).await?,
+                },
+                change = changes.recv() => self.pass_on(change),
+                Some(_) = self.tasks.join_next(), if !self.tasks.is_empty() => self.reap(),
+                () = &mut end => return Ok(()),
+            }
+        }
+    }
+
+    /// A watch that ended in order goes on from where it was.
+    async fn again(&self, version: &str) -> Result<Lines, ApiError> {
+        tokio::time::sleep(RETRY).await;
+        let query =
+            format!("&watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}&resourceVersion={version}");
+        self.shared.api.watch(self.path() + &query).await
+    }
+
+    fn take(&mut self, line: &[u8], version: &mut String) -> Result<(), ApiError> {
+        let event: WatchEvent = serde_json::from_slice(line).map_err(ApiError::Decode)?;
+        if event.kind == "ERROR" {
+            let code = event.object.get("code").and_then(Value::as_u64).and_then(|code| u16::try_from(code).ok());
+            return Err(ApiError::from_answer(code.unwrap_or(500), event.object.to_string().as_bytes()));
+        }
+        let at = event.object.pointer("/metadata/resourceVersion").and_then(Value::as_str);
+        if let Some(at) = at {
+            at.clone_into(version);
+        }
+        match event.kind.as_str() {
+            "ADDED" | "MODIFIED" => self.want_object(event.object),
+            "DELETED" => self.orphan(uid_of(&event.object).unwrap_or_default()),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// One pod that can't be read must not keep the others from being run.
+    fn want_object(&mut self, object: Value) {
+        let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned();
+        match serde_json::from_value(object) {
+            Ok(pod) => self.want(pod),
+            Err(error) => tracing::warn!(name, %error, "pod can't be read and is passed over"),
+        }
+    }
+
+    /// Hands a version of a pod to its task, which is started if there is none.
+    fn want(&mut self, pod: Pod) {
+        let Some(reference) = pod_ref(&pod) else {
+            tracing::warn!(name = ?pod.metadata.name, "pod without a plain name, namespace or uid passed over");
+            return;
+        };
+        let pod = Arc::new(pod);
+        let sent = match self.handles().get(&reference.uid) {
+            Some(handle) => {
+                if matches!(&*handle.wanted.borrow(), Wanted::Pod(old) if old.metadata.resource_version == pod.metadata.resource_version)
+                {
+                    return;
+                }
+                handle.wanted.send(Wanted::Pod(pod.clone())).is_ok()
+            }
+            None => false,
+        };
+        if !sent {
+            self.spawn(reference, Wanted::Pod(pod));
+        }
+    }
+
+    /// Tells a pod's task that the master doesn't have the pod any more.
+    fn orphan(&mut self, uid: &str) {
+        if let Some(handle) = self.handles().get(uid) {
+            handle.wanted.send_modify(|wanted| *wanted = Wanted::Gone(orphan_grace(wanted)));
+        }
+    }
+
+    fn spawn(&mut self, pod: PodRef, wanted: Wanted) {
+        let (sender, receiver) = watch::channel(wanted);
+        let news = Arc::new(Notify::new());
+        let worker = Worker::new(self.shared.clone(), pod.clone(), receiver, news.clone());
+        let uid = pod.uid.clone();
+        self.handles().insert(uid.clone(), Handle { pod, wanted: sender, news });
+        self.tasks.spawn(async move {
+            worker.run().await;
+            uid
+        });
+    }
+
+    fn handles(&self) -> std::sync::MutexGuard<'_, HashMap<String, Handle>> {
+        self.shared.pods.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn pass_on(&self, change: Result<Change, RecvError>) {
+        let handles = self.handles();
+        match change {
+            Ok(Change::Pod(uid)) => handles.get(&uid).into_iter().for_each(|handle| handle.news.notify_one()),
+            Ok(Change::All) | Err(RecvError::Lagged(_)) => handles.values().for_each(|handle| handle.news.notify_one()),
+            // The engine is gone; the agent ends with it.
+            Err(RecvError::Closed) => {}
+        }
+    }
+
+    /// Forgets tasks that are done.
+    fn reap(&mut self) {
+        while let Some(done) = self.tasks.try_join_next() {
+            if let Err(error) = done {
+                tracing::error!(%error, "a pod's task died");
+            }
+        }
+        // A task that is over has dropped its receiver.
+        self.handles().retain(|_, handle| !handle.wanted.is_closed());
+    }
+}

@@ -1,0 +1,105 @@
+//! Resources of pods: service class, limits of containers, who the kernel ends first when memory runs out.
+
+use agent_runtime::Resources;
+use config_kube::k8s_openapi::api::core::v1::{Container, Pod};
+use config_kube::quantity::Amount;
+
+/// Upstream's scores: the guaranteed almost never, the best-effort first.
+const GUARANTEED_SCORE: i32 = -997;
+const BEST_EFFORT_SCORE: i32 = 1000;
+const RESOURCES: [&str; 2] = ["cpu", "memory"];
+
+/// An amount of a container's requests or limits; a limit without a request is also the request.
+pub(crate) fn request(container: &Container, resource: &str) -> Option<Amount> {
+    let resources = container.resources.as_ref()?;
+    let quantity = resources.requests.as_ref().and_then(|map| map.get(resource));
+    quantity.and_then(|quantity| Amount::try_from(quantity).ok()).or_else(|| limit(container, resource))
+}
+
+/// The limit, if there is one above zero.
+pub(crate) fn limit(container: &Container, resource: &str) -> Option<Amount> {
+    let quantity = container.resources.as_ref()?.limits.as_ref()?.get(resource)?;
+    Amount::try_from(quantity).ok().filter(|amount| *amount > Amount::ZERO)
+}
+
+/// `Guaranteed`, `Burstable` or `BestEffort`.
+pub(crate) fn class(pod: &Pod) -> &'static str {
+    let Some(spec) = &pod.spec else { return "BestEffort" };
+    let all = || spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let positive = |amount: Option<Amount>| amount.is_some_and(|amount| amount > Amount::ZERO);
+    if !all().any(|container| RESOURCES.iter().any(|resource| positive(request(container, resource)))) {
+        return "BestEffort";
+    }
+    let exact = |container: &Container| {
+        RESOURCES
+            .iter()
+            .all(|name| limit(container, name).is_some() && request(container, name) == limit(container, name))
+    };
+    if all().all(exact) { "Guaranteed" } else { "Burstable" }
+}
+
+/// What the engine is told of a container's resources.
+pub(crate) fn resources(container: &Container) -> Resources {
+    let millis = |amount: Amount| u64::try_from(amount.ceil_milli()).unwrap_or_default();
+    Resources {
+        cpu_request_millis: request(container, "cpu").map_or(0, millis),
+        cpu_limit_millis: limit(container, "cpu").map(millis),
+        memory_limit: limit(container, "memory").and_then(|amount| u64::try_from(amount.ceil_units()).ok()),
+        pids_limit: None,
+    }
+}
+
+/// `oom_score_adj` of a container: the less memory it asked for, the earlier it goes.
+pub(crate) fn oom_score(pod: &Pod, container: &Container, machine_memory: u64) -> i32 {
+    match class(pod) {
+        "Guaranteed" => GUARANTEED_SCORE,
+        "BestEffort" => BEST_EFFORT_SCORE,
+        _ => {
+            let asked = request(container, "memory").map_or(0, |amount| amount.ceil_units().max(0));
+            let score = 1000 - i128::from(asked) * 1000 / i128::from(machine_memory.max(1));
+            i32::try_from(score.clamp(2, 999)).unwrap_or(999)
+        }
+    }
+}
+
+/// The cgroup above a pod's containers.
+pub(crate) fn cgroup(pod: &Pod, uid: &str) -> String {
+    match class(pod) {
+        "Guaranteed" => format!("/kubepods/pod{uid}"),
+        "BestEffort" => format!("/kubepods/besteffort/pod{uid}"),
+        _ => format!("/kubepods/burstable/pod{uid}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn pod(resources: &serde_json::Value) -> Pod {
+        serde_json::from_value(json!({"spec": {"containers": [{"name": "a", "resources": resources}]}})).unwrap()
+    }
+
+    #[test]
+    fn classes_follow_upstream() {
+        assert_eq!(class(&pod(&json!({}))), "BestEffort");
+        assert_eq!(class(&pod(&json!({"requests": {"cpu": "1"}}))), "Burstable");
+        assert_eq!(class(&pod(&json!({"limits": {"cpu": "1"}}))), "Burstable");
+        assert_eq!(class(&pod(&json!({"limits": {"cpu": "1", "memory": "1Gi"}}))), "Guaranteed");
+        assert_eq!(
+            class(&pod(&json!({"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "500m"}}))),
+            "Burstable"
+        );
+    }
+
+    #[test]
+    fn the_smaller_goes_first() {
+        let score = |memory: &str| {
+            let pod = pod(&json!({"requests": {"memory": memory}}));
+            oom_score(&pod, &pod.spec.as_ref().unwrap().containers[0], 4 << 30)
+        };
+        assert_eq!(score("1Gi"), 750);
+        assert_eq!(score("8Gi"), 2);
+        assert_eq!(score("1"), 999);
+    }
+}

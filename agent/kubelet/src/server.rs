@@ -1,0 +1,255 @@
+//! The kubelet's own API: logs and pods, for the master alone.
+//!
+//! A connection is trusted for what its certificate says: TLS verified the chain to the cluster's root, and here
+//! the subject must be the API server. Everything else is 401 or 403, but for nothing: not even health is told.
+
+use crate::kubelet::Shared;
+use crate::logs::{Reader, Wish};
+use bytes::Bytes;
+use config_kube::identity::APISERVER_KUBELET_USER;
+use config_kube::k8s_openapi::List;
+use config_kube::k8s_openapi::api::core::v1::Pod;
+use futures_util::{StreamExt, stream};
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
+use hyper::body::{Frame, Incoming};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use jiff::Timestamp;
+use rustls::ServerConfig;
+use rustls::pki_types::CertificateDer;
+use std::convert::Infallible;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+
+/// Connections at the same time; more wait in the kernel's queue.
+const CONNECTIONS: usize = 256;
+/// For a TLS handshake, and for the head of a request.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Between two looks for more of a log that is followed.
+const FOLLOW: Duration = Duration::from_millis(200);
+/// Bytes of a log that are sent in one piece.
+const PIECE: usize = 32 * 1024;
+
+type Body = UnsyncBoxBody<Bytes, std::io::Error>;
+
+/// Answers requests to the kubelet.
+#[derive(Debug, Clone)]
+pub struct Server {
+    shared: Arc<Shared>,
+}
+
+/// Who is at the other end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Caller {
+    Master,
+    Other,
+    Nobody,
+}
+
+impl Caller {
+    /// From the certificates that TLS verified.
+    fn of(certificates: Option<&[CertificateDer<'_>]>) -> Self {
+        let Some(leaf) = certificates.and_then(<[_]>::first) else { return Self::Nobody };
+        let Ok((_, leaf)) = x509_parser::parse_x509_certificate(leaf) else { return Self::Other };
+        let mut names = leaf.subject().iter_common_name();
+        match (names.next().and_then(|name| name.as_str().ok()), names.next()) {
+            (Some(APISERVER_KUBELET_USER), None) => Self::Master,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// Serves the kubelet's API until `shutdown` is true or its sender is gone.
+///
+/// `tls` must verify client certificates against the cluster's root; whether it asks for one or insists, callers
+/// without are turned away.
+pub async fn serve(listener: TcpListener, tls: Arc<ServerConfig>, server: Server, mut shutdown: watch::Receiver<bool>) {
+    let acceptor = TlsAcceptor::from(tls);
+    let slots = Arc::new(Semaphore::new(CONNECTIONS));
+    let mut connections = JoinSet::new();
+    loop {
+        let next = async {
+            let slot = slots.clone().acquire_owned().await;
+            (slot, listener.accept().await)
+        };
+        tokio::select! {
+            // Neither waiting for a slot nor accepting loses a connection when dropped; the channel keeps its value.
+            () = asked_to_end(&mut shutdown) => break,
+            (slot, accepted) = next => match accepted {
+                Ok((stream, _)) => {
+                    let (acceptor, server) = (acceptor.clone(), server.clone());
+                    connections.spawn(async move {
+                        server.connection(acceptor, stream).await;
+                        drop(slot);
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "connection not accepted");
+                    sleep(FOLLOW).await;
+                }
+            },
+        }
+        while connections.try_join_next().is_some() {}
+    }
+    connections.shutdown().await;
+}
+
+/// Waits until the value is true or its sender is gone.
+async fn asked_to_end(shutdown: &mut watch::Receiver<bool>) {
+    drop(shutdown.wait_for(|ended| *ended).await);
+}
+
+impl Server {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+
+    async fn connection(self, acceptor: TlsAcceptor, stream: TcpStream) {
+        let Ok(Ok(tls)) = timeout(PATIENCE, acceptor.accept(stream)).await else {
+            tracing::debug!("TLS handshake at the kubelet's port failed");
+            return;
+        };
+        let caller = Caller::of(tls.get_ref().1.peer_certificates());
+        let service = service_fn(move |request| {
+            let server = self.clone();
+            async move { Ok::<_, Infallible>(server.answer(caller, &request)) }
+        });
+        let http = hyper::server::conn::http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(PATIENCE)
+            .serve_connection(TokioIo::new(tls), service);
+        if let Err(error) = http.await {
+            tracing::debug!(%error, "connection at the kubelet's port ended");
+        }
+    }
+
+    fn answer(&self, caller: Caller, request: &Request<Incoming>) -> Response<Body> {
+        match caller {
+            Caller::Master => {}
+            Caller::Nobody => return text(StatusCode::UNAUTHORIZED, "Unauthorized: a client certificate is needed\n"),
+            Caller::Other => {
+                return text(StatusCode::FORBIDDEN, "Forbidden: only the API server may ask the kubelet\n");
+            }
+        }
+        if request.method() != Method::GET {
+            return text(StatusCode::NOT_IMPLEMENTED, "exec, attach and port-forward are not available yet\n");
+        }
+        let path: Vec<&str> = request.uri().path().trim_start_matches('/').split('/').collect();
+        match path.as_slice() {
+            ["healthz"] => text(StatusCode::OK, "ok"),
+            ["pods"] => self.pods(),
+            ["containerLogs", namespace, pod, container] => {
+                self.logs(namespace, pod, container, request.uri().query().unwrap_or_default())
+            }
+            ["exec" | "attach" | "portForward" | "run", ..] => {
+                text(StatusCode::NOT_IMPLEMENTED, "exec, attach and port-forward are not available yet\n")
+            }
+            _ => text(StatusCode::NOT_FOUND, "404 page not found\n"),
+        }
+    }
+
+    fn pods(&self) -> Response<Body> {
+        let items = self.shared.all_pods().iter().map(|pod| Pod::clone(pod)).collect();
+        match serde_json::to_vec(&List::<Pod> { items, ..List::default() }) {
+            Ok(body) => answer(StatusCode::OK, "application/json", body.into()),
+            Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, &format!("{error}\n")),
+        }
+    }
+
+    fn logs(&self, namespace: &str, pod: &str, container: &str, query: &str) -> Response<Body> {
+        let wish = match Wish::parse(query, Timestamp::now()) {
+            Ok(wish) => wish,
+            Err(fault) => return text(StatusCode::BAD_REQUEST, &format!("{fault}\n")),
+        };
+        let Some(reference) = self.shared.pod_named(namespace, pod) else {
+            return text(StatusCode::NOT_FOUND, &format!("pod {pod:?} not found\n"));
+        };
+        let dir = self.shared.config.log_dir(&reference).join(container);
+        let Some(path) = crate::names::is_plain(container).then(|| log_file(&dir, wish.previous)).flatten() else {
+            let what = if wish.previous { "previous terminated container" } else { "container" };
+            let message = format!("{what} {container:?} in pod {pod:?} not found: it has not started\n");
+            return text(StatusCode::BAD_REQUEST, &message);
+        };
+        match Reader::open(&path, wish.clone()) {
+            Ok(reader) => {
+                let body = StreamBody::new(pieces(self.shared.clone(), reader, wish.follow, reference.uid, path));
+                let mut response = Response::new(BodyExt::boxed_unsync(body));
+                response.headers_mut().insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("text/plain"));
+                response
+            }
+            Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, &format!("log of {container:?}: {error}\n")),
+        }
+    }
+}
+
+/// The log of the newest attempt, or of the one before it.
+fn log_file(dir: &std::path::Path, previous: bool) -> Option<PathBuf> {
+    let number = |path: PathBuf| {
+        let number = path.file_name()?.to_str()?.strip_suffix(".log")?.parse::<u32>().ok()?;
+        Some((number, path))
+    };
+    let mut all: Vec<(u32, PathBuf)> =
+        std::fs::read_dir(dir).ok()?.filter_map(Result::ok).filter_map(|entry| number(entry.path())).collect();
+    all.sort_unstable();
+    let newest = all.pop();
+    let chosen = if previous { all.pop() } else { newest };
+    chosen.map(|(_, path)| path)
+}
+
+/// The log in pieces; with `follow` until its container has ended and all was sent.
+fn pieces(
+    shared: Arc<Shared>,
+    reader: Reader,
+    follow: bool,
+    uid: String,
+    path: PathBuf,
+) -> impl futures_util::Stream<Item = Result<Frame<Bytes>, std::io::Error>> + Send {
+    let state = (shared, reader, uid, path, false);
+    stream::try_unfold(state, move |(shared, mut reader, uid, path, mut ended)| async move {
+        loop {
+            let mut piece = Vec::new();
+            while piece.len() < PIECE
+                && let Some(text) = reader.next()?
+            {
+                piece.extend(text);
+            }
+            if !piece.is_empty() {
+                return Ok(Some((Frame::data(Bytes::from(piece)), (shared, reader, uid, path, ended))));
+            }
+            if !follow || reader.finished() || ended {
+                return Ok(None);
+            }
+            sleep(FOLLOW).await;
+            // One more read follows: what was written before the end is in the file by then.
+            ended = !runs(&shared, &uid, &path).await;
+        }
+    })
+    .boxed()
+}
+
+/// True while the container whose log this is may write.
+async fn runs(shared: &Shared, uid: &str, path: &std::path::Path) -> bool {
+    let Ok(seen) = shared.runtime.list(Some(uid)).await else { return true };
+    seen.iter().any(|seen| {
+        let log = shared.config.log_file(&seen.key.pod, &seen.key.container, seen.key.attempt);
+        log == path && !matches!(seen.state, agent_runtime::ContainerState::Exited { .. })
+    })
+}
+
+fn text(status: StatusCode, message: &str) -> Response<Body> {
+    answer(status, "text/plain", Bytes::copy_from_slice(message.as_bytes()))
+}
+
+fn answer(status: StatusCode, kind: &'static str, body: Bytes) -> Response<Body> {
+    let mut response = Response::new(Full::new(body).map_err(|never: Infallible| match never {}).boxed_unsync());
+    *response.status_mut() = status;
+    response.headers_mut().insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static(kind));
+    response
+}

@@ -1,0 +1,164 @@
+//! What this kubelet doesn't do yet. Nothing of a pod is ignored in silence: a field that would change what
+//! runs, and isn't implemented, keeps the pod from starting and says so.
+
+use crate::status::Refusal;
+use config_kube::k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Probe, Volume};
+
+/// The first reason why this node can't run the pod.
+pub(crate) fn refusal(pod: &Pod) -> Option<Refusal> {
+    let Some(spec) = &pod.spec else { return Some(unsupported("the pod has no spec")) };
+    if spec.host_network != Some(true) {
+        let message = "pod network is not available yet: set hostNetwork: true".to_owned();
+        return Some(Refusal { reason: "PodNetworkNotAvailable", message });
+    }
+    let fault = pod_fault(spec).map(str::to_owned);
+    let fault = fault.or_else(|| spec.volumes.iter().flatten().find_map(volume_fault));
+    let inits = spec.init_containers.iter().flatten().map(|container| (container, true));
+    let mains = spec.containers.iter().map(|container| (container, false));
+    let fault = fault.or_else(|| {
+        inits.chain(mains).find_map(|(container, init)| {
+            container_fault(container, init).map(|fault| format!("container {}: {fault}", container.name))
+        })
+    });
+    fault.map(|fault| unsupported(&fault))
+}
+
+fn unsupported(what: &str) -> Refusal {
+    Refusal { reason: "NotSupported", message: format!("this node can't run the pod: {what}") }
+}
+
+/// The first of the faults that is there.
+fn first(faults: &[(bool, &'static str)]) -> Option<&'static str> {
+    faults.iter().find(|(there, _)| *there).map(|(_, fault)| *fault)
+}
+
+fn pod_fault(spec: &PodSpec) -> Option<&'static str> {
+    let security = spec.security_context.clone().unwrap_or_default();
+    let seccomp = security.seccomp_profile.as_ref().map(|profile| profile.type_.as_str());
+    first(&[
+        (spec.ephemeral_containers.iter().flatten().next().is_some(), "ephemeralContainers are not available yet"),
+        (spec.share_process_namespace == Some(true), "shareProcessNamespace is not available yet"),
+        (spec.host_users == Some(false), "hostUsers: false is not available yet"),
+        (spec.resource_claims.iter().flatten().next().is_some(), "resourceClaims are not available yet"),
+        (spec.runtime_class_name.is_some(), "runtimeClassName is not available yet"),
+        (spec.set_hostname_as_fqdn == Some(true), "setHostnameAsFQDN is not available yet"),
+        (spec.image_pull_secrets.iter().flatten().next().is_some(), "imagePullSecrets are not available yet"),
+        (
+            spec.dns_policy.as_deref() == Some("ClusterFirstWithHostNet"),
+            "cluster DNS is not available yet: set dnsPolicy: Default",
+        ),
+        (spec.resources.is_some(), "resources of the whole pod are not available yet: set them on its containers"),
+        (spec.os.as_ref().is_some_and(|os| os.name != "linux"), "its os is not linux"),
+        (security.sysctls.iter().flatten().next().is_some(), "sysctls are not available yet"),
+        (security.se_linux_options.is_some(), "seLinuxOptions are not available on this machine"),
+        (security.windows_options.is_some(), "windowsOptions are not available on this machine"),
+        (
+            security.app_armor_profile.as_ref().is_some_and(|profile| profile.type_ == "Localhost"),
+            "AppArmor profiles are not available on this machine",
+        ),
+        (seccomp == Some("Localhost"), "seccomp profiles of type Localhost are not available yet"),
+    ])
+}
+
+fn container_fault(container: &Container, init: bool) -> Option<&'static str> {
+    let security = container.security_context.clone().unwrap_or_default();
+    let seccomp = security.seccomp_profile.as_ref().map(|profile| profile.type_.as_str());
+    let probes = [&container.startup_probe, &container.readiness_probe, &container.liveness_probe];
+    let mounts = || container.volume_mounts.iter().flatten();
+    let restarts = container.restart_policy.is_some() || container.restart_policy_rules.is_some();
+    first(&[
+        (
+            init && container.restart_policy.as_deref() == Some("Always"),
+            "sidecars (init containers with restartPolicy: Always) are not available yet",
+        ),
+        (restarts, "restartPolicy of a container is not available yet: set it on the pod"),
+        (container.lifecycle.is_some(), "lifecycle hooks are not available yet"),
+        (probes.iter().any(|probe| probe.as_ref().is_some_and(is_grpc)), "gRPC probes are not available yet"),
+        (container.volume_devices.iter().flatten().next().is_some(), "volumeDevices are not available yet"),
+        (container.stdin == Some(true), "stdin is not available yet"),
+        (mounts().any(|mount| mount.sub_path_expr.is_some()), "subPathExpr is not available yet"),
+        (
+            mounts().any(|mount| mount.mount_propagation.as_deref().is_some_and(|kind| kind != "None")),
+            "mountPropagation is not available yet",
+        ),
+        (
+            mounts().any(|mount| mount.recursive_read_only.as_deref() == Some("Enabled")),
+            "recursiveReadOnly: Enabled is not available yet",
+        ),
+        (
+            security.privileged == Some(true),
+            "privileged containers are refused: the machine's TPM and its identity would be in their reach",
+        ),
+        (security.proc_mount.as_deref() == Some("Unmasked"), "procMount: Unmasked is not available yet"),
+        (security.se_linux_options.is_some(), "seLinuxOptions are not available on this machine"),
+        (security.windows_options.is_some(), "windowsOptions are not available on this machine"),
+        (
+            security.app_armor_profile.as_ref().is_some_and(|profile| profile.type_ == "Localhost"),
+            "AppArmor profiles are not available on this machine",
+        ),
+        (seccomp == Some("Localhost"), "seccomp profiles of type Localhost are not available yet"),
+    ])
+}
+
+fn is_grpc(probe: &Probe) -> bool {
+    probe.grpc.is_some()
+}
+
+fn volume_fault(volume: &Volume) -> Option<String> {
+    let downward = volume.downward_api.is_some();
+    let known = volume.empty_dir.is_some() || volume.host_path.is_some() || volume.config_map.is_some();
+    if known || volume.secret.is_some() || downward {
+        let medium = volume.empty_dir.as_ref().and_then(|dir| dir.medium.as_deref()).unwrap_or_default();
+        let fault = !medium.is_empty();
+        return fault.then(|| format!("volume {}: emptyDir medium {medium} is not available yet", volume.name));
+    }
+    let name = &volume.name;
+    Some(format!("volume {name}: only emptyDir, hostPath, configMap, secret and downwardAPI are available yet"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn refused(change: impl FnOnce(&mut Value)) -> Option<Refusal> {
+        let mut spec = json!({"hostNetwork": true, "containers": [{"name": "a", "image": "registry.example/a:1"}]});
+        change(&mut spec);
+        refusal(&serde_json::from_value(json!({"spec": spec})).unwrap())
+    }
+
+    #[test]
+    fn a_plain_pod_on_the_hosts_network_is_fine() {
+        assert_eq!(refused(|_| {}), None);
+        assert_eq!(
+            refused(|spec| spec["containers"][0]["livenessProbe"] = json!({"exec": {"command": ["true"]}})),
+            None
+        );
+    }
+
+    #[test]
+    fn a_pod_that_wants_a_network_of_its_own_is_told_what_to_set() {
+        let refusal = refused(|spec| spec["hostNetwork"] = json!(false)).unwrap();
+        assert_eq!(refusal.message, "pod network is not available yet: set hostNetwork: true");
+    }
+
+    #[test]
+    fn what_would_change_the_pod_and_is_missing_is_named() {
+        let cases: [(&str, Value); 9] = [
+            ("/containers/0/securityContext", json!({"privileged": true})),
+            ("/containers/0/lifecycle", json!({"preStop": {"exec": {"command": ["a"]}}})),
+            ("/containers/0/readinessProbe", json!({"grpc": {"port": 1}})),
+            ("/containers/0/restartPolicy", json!("Never")),
+            ("/initContainers", json!([{"name": "s", "restartPolicy": "Always"}])),
+            ("/shareProcessNamespace", json!(true)),
+            ("/imagePullSecrets", json!([{"name": "s"}])),
+            ("/volumes", json!([{"name": "v", "projected": {"sources": []}}])),
+            ("/volumes", json!([{"name": "v", "emptyDir": {"medium": "Memory"}}])),
+        ];
+        for (place, value) in cases {
+            let (parent, key) = place.rsplit_once('/').unwrap();
+            let refusal = refused(|spec| spec.pointer_mut(parent).unwrap()[key] = value);
+            assert_eq!(refusal.map(|refusal| refusal.reason), Some("NotSupported"), "{place}");
+        }
+    }
+}

@@ -1,0 +1,441 @@
+//! One task for each pod: looks, plans, reports and acts, until the pod is gone.
+//!
+//! The only writer of its pod's status and the only one that touches its containers, so that nothing about a
+//! pod ever happens twice at once. Woken by: a new version of the pod, news from the engine or from a probe,
+//! the time that the plan named, or at the latest after [`RESYNC`].
+
+use crate::api::{STRATEGIC_MERGE, get, send};
+use crate::backoff::{after_failures, later};
+use crate::env::Sources;
+use crate::kubelet::Shared;
+use crate::launch::{self, Attempt};
+use crate::machine::{Action, Failure, Notes, Plan, View, containers, end_of, grace, plan, plan_orphan};
+use crate::names::{pod_path, pod_ref};
+use crate::probes::Probes;
+use crate::status::{Refusal, base, recover, status};
+use crate::{cleanup, env, support, volumes};
+use agent_runtime::{Container as Seen, Error, ErrorClass, Kind, PodRef, PullPolicy, Reference};
+use config_kube::k8s_openapi::api::core::v1::{Container, Pod, PodStatus};
+use jiff::Timestamp;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Notify, watch};
+
+/// A look at the latest after this time; volumes are refreshed then.
+const RESYNC: Duration = Duration::from_secs(60);
+/// Pause after the engine or the master could not be reached.
+const RETRY: Duration = Duration::from_secs(2);
+/// Wait after a pod's own fault (a missing config map, say), which somebody may mend at any time.
+const CONFIG_RETRY: Duration = Duration::from_secs(10);
+
+/// What the master wants of a pod.
+#[derive(Debug, Clone)]
+pub(crate) enum Wanted {
+    /// This version of it.
+    Pod(Arc<Pod>),
+    /// The master doesn't know it: end it with this grace.
+    Gone(Duration),
+}
+
+/// What goes on after a step.
+enum Next {
+    /// Wait for news, at most until then.
+    Wait(Option<Timestamp>),
+    /// The pod is gone.
+    Done,
+}
+
+/// The state of one pod's task.
+pub(crate) struct Worker {
+    shared: Arc<Shared>,
+    pod: PodRef,
+    wanted: watch::Receiver<Wanted>,
+    news: Arc<Notify>,
+    notes: Notes,
+    probes: Probes,
+    written: Option<PodStatus>,
+    refused: Option<Refusal>,
+    volumes: Option<BTreeMap<String, PathBuf>>,
+    refreshed: Timestamp,
+}
+
+impl Worker {
+    pub(crate) fn new(shared: Arc<Shared>, pod: PodRef, wanted: watch::Receiver<Wanted>, news: Arc<Notify>) -> Self {
+        let probes = Probes::new(shared.clone(), news.clone());
+        Self {
+            shared,
+            pod,
+            wanted,
+            news,
+            notes: Notes::default(),
+            probes,
+            written: None,
+            refused: None,
+            volumes: None,
+            refreshed: Timestamp::now(),
+        }
+    }
+
+    /// Runs until the pod is gone or the kubelet ends; containers outlive the latter.
+    pub(crate) async fn run(mut self) {
+        loop {
+            let wanted = self.wanted.borrow_and_update().clone();
+            let next = match &wanted {
+                Wanted::Pod(pod) => self.step(pod).await,
+                Wanted::Gone(grace) => self.step_orphan(*grace).await,
+            };
+            let wait = match next {
+                Next::Done => return,
+                Next::Wait(at) => at.map_or(RESYNC, |at| crate::backoff::between(Timestamp::now(), at).min(RESYNC)),
+            };
+            tokio::select! {
+                // All three only say "look again"; the look sees everything, so none is lost by being dropped.
+                changed = self.wanted.changed() => if changed.is_err() { return },
+                () = self.news.notified() => {}
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+    }
+
+    async fn step_orphan(&mut self, grace: Duration) -> Next {
+        let now = Timestamp::now();
+        let seen = match self.shared.runtime.list(Some(&self.pod.uid)).await {
+            Ok(seen) => seen,
+            Err(error) => return self.unreachable(&error),
+        };
+        self.probes.stop_all();
+        self.notes.ending.get_or_insert(now);
+        let plan = plan_orphan(&seen, &self.notes, grace, now);
+        self.act(None, &seen, plan).await
+    }
+
+    async fn step(&mut self, pod: &Arc<Pod>) -> Next {
+        let now = Timestamp::now();
+        let seen = match self.shared.runtime.list(Some(&self.pod.uid)).await {
+            Ok(seen) => recover(pod, seen, now),
+            Err(error) => return self.unreachable(&error),
+        };
+        if end_of(pod, now).is_some() {
+            self.notes.ending.get_or_insert(now);
+            self.probes.stop_all();
+        } else {
+            self.probes.follow(pod, &seen);
+        }
+        self.notes.verdicts = self.probes.verdicts(&seen);
+        self.notes.asked.retain(|id, _| seen.iter().any(|seen| seen.id == *id));
+        self.refuse(pod, &seen);
+        let view = View { pod, seen: &seen, notes: &self.notes, refused: self.refused.is_some(), now };
+        let plan = plan(view);
+        match self.report(pod, view).await {
+            Ok(Some(status)) => self.written = Some(status),
+            Ok(None) => {}
+            Err(error) => {
+                tracing::debug!(pod = self.pod.name, reason = error.chain(), "status not written");
+                return Next::Wait(Some(later(now, RETRY)));
+            }
+        }
+        self.refresh(pod, now).await;
+        self.act(Some(pod), &seen, plan).await
+    }
+
+    fn unreachable(&self, error: &Error) -> Next {
+        tracing::debug!(pod = self.pod.name, reason = %error.chain(), "containers not seen");
+        Next::Wait(Some(later(Timestamp::now(), RETRY)))
+    }
+
+    /// Decides once for each version whether this node can run the pod; what runs already is not refused.
+    fn refuse(&mut self, pod: &Pod, seen: &[Seen]) {
+        let refusal =
+            if seen.is_empty() { support::refusal(pod).or_else(|| self.shared.too_many(&self.pod)) } else { None };
+        if let Some(refusal) = refusal.as_ref().filter(|refusal| self.refused.as_ref() != Some(refusal)) {
+            self.shared.events.warning(pod, "FailedCreatePodSandBox", refusal.message.clone());
+        }
+        self.refused = refusal;
+    }
+
+    /// Writes the status where it differs from what was written last; returns what is written now.
+    async fn report(&self, pod: &Pod, view: View<'_>) -> Result<Option<PodStatus>, crate::api::ApiError> {
+        let messages = |id: &str| cleanup::last_words(&self.shared.config, view, id);
+        let old = base(pod, self.written.as_ref());
+        let status = status(view, &old, self.refused.as_ref(), &self.shared.config.addresses, &messages);
+        if self.written.as_ref() == Some(&status) {
+            return Ok(None);
+        }
+        let path = format!("{}/status", pod_path(&self.pod));
+        let change = json!({"metadata": {"uid": self.pod.uid}, "status": status});
+        match send(&*self.shared.api, http::Method::PATCH, path, STRATEGIC_MERGE, &change).await {
+            Ok(()) => {}
+            // Gone, or another pod of the same name: the watch says so soon, and ending must not wait for it.
+            Err(error) if error.is_not_found() || error.is_conflict() => {}
+            Err(error) => return Err(error),
+        }
+        if pod.metadata.deletion_timestamp.is_none() {
+            self.tell_back_off(pod, &status);
+        }
+        Ok(Some(status))
+    }
+
+    /// An event for each container that begins to wait between two attempts.
+    fn tell_back_off(&self, pod: &Pod, status: &PodStatus) {
+        let all = status.init_container_statuses.iter().chain(&status.container_statuses).flatten();
+        for container in all {
+            let waiting = container.state.as_ref().and_then(|state| state.waiting.as_ref());
+            let reason = waiting.and_then(|waiting| waiting.reason.as_deref());
+            match reason {
+                Some("CrashLoopBackOff") => {
+                    let text =
+                        format!("Back-off restarting failed container {} in pod {}", container.name, self.pod.name);
+                    self.shared.events.warning(pod, "BackOff", text);
+                }
+                Some("ImagePullBackOff") => {
+                    self.shared.events.normal(pod, "BackOff", format!("Back-off pulling image {:?}", container.image));
+                }
+                Some(_) | None => {}
+            }
+        }
+    }
+
+    /// Brings volumes up to date now and then.
+    async fn refresh(&mut self, pod: &Arc<Pod>, now: Timestamp) {
+        let due = later(self.refreshed, RESYNC) <= now;
+        if due && self.volumes.is_some() && end_of(pod, now).is_none() {
+            self.refreshed = now;
+            if let Err(message) = self.prepare_volumes(pod).await {
+                self.shared.events.warning(pod, "FailedMount", message);
+            }
+        }
+    }
+
+    async fn act(&mut self, pod: Option<&Arc<Pod>>, seen: &[Seen], plan: Plan) -> Next {
+        let acted = !plan.actions.is_empty();
+        for action in plan.actions {
+            let result = match action {
+                Action::Start { container, kind, attempt, backoff } => match pod {
+                    Some(pod) => self.start(&pod.clone(), &container, kind, attempt, backoff).await,
+                    None => Ok(()),
+                },
+                Action::Stop { id } => self.stop(pod, seen, id).await,
+                Action::Kill { id } => self.shared.runtime.kill(&id).await,
+                Action::Remove { id } => self.shared.runtime.remove(&id).await,
+                Action::Finish => return self.finish(pod, seen).await,
+            };
+            if let Err(error) = result {
+                tracing::debug!(pod = self.pod.name, reason = %error.chain(), "action failed");
+                return Next::Wait(Some(later(Timestamp::now(), RETRY)));
+            }
+        }
+        // After a kill the engine tells the end; a look at once would only see the same.
+        if acted { Next::Wait(Some(later(Timestamp::now(), Duration::from_millis(50)))) } else { Next::Wait(plan.wake) }
+    }
+
+    async fn stop(&mut self, pod: Option<&Arc<Pod>>, seen: &[Seen], id: String) -> Result<(), Error> {
+        if let (Some(pod), Some(seen)) = (pod, seen.iter().find(|seen| seen.id == id)) {
+            self.shared.events.normal(pod, "Killing", format!("Stopping container {}", seen.key.container));
+        }
+        self.shared.runtime.stop(&id).await?;
+        self.notes.asked.insert(id, Timestamp::now());
+        Ok(())
+    }
+
+    /// Starts an attempt; what stands in the way becomes a note that the status shows.
+    async fn start(
+        &mut self,
+        pod: &Arc<Pod>,
+        name: &str,
+        kind: Kind,
+        number: u32,
+        backoff: Option<Duration>,
+    ) -> Result<(), Error> {
+        let Some(container) = containers(pod, kind).iter().find(|container| container.name == name) else {
+            return Ok(());
+        };
+        let attempt = Attempt { pod, container, kind, number, backoff };
+        let mut wanted = self.wanted.clone();
+        let image = tokio::select! {
+            // Fetching is safe to drop: what came in is kept, and nothing runs yet.
+            image = self.fetch(pod, container) => image,
+            () = unwanted(&mut wanted) => return Ok(()),
+        };
+        let result = match image {
+            Ok(()) => self.launch(attempt).await,
+            Err(error) => Err(error),
+        };
+        match result {
+            Ok(()) => {
+                self.notes.failures.remove(name);
+                self.shared.events.normal(pod, "Started", format!("Started container {name}"));
+                Ok(())
+            }
+            Err(error) if error.class == ErrorClass::Unavailable => Err(error),
+            Err(error) => {
+                let what = if error.class == ErrorClass::ImagePull { "Failed to pull image" } else { "Error" };
+                self.shared.events.warning(pod, "Failed", format!("{what}: {}", error.chain()));
+                self.note_failure(name, &error);
+                Ok(())
+            }
+        }
+    }
+
+    fn note_failure(&mut self, name: &str, error: &Error) {
+        let reason = match error.class {
+            ErrorClass::InvalidImageName => "InvalidImageName",
+            ErrorClass::ImageNeverPull => "ErrImageNeverPull",
+            ErrorClass::ImagePull => "ErrImagePull",
+            ErrorClass::Config => "CreateContainerConfigError",
+            ErrorClass::Create | ErrorClass::NotFound => "CreateContainerError",
+            // The attempt is on record as ended with code 128; the next comes after the usual wait.
+            ErrorClass::Start | ErrorClass::Unavailable => {
+                self.notes.failures.remove(name);
+                return;
+            }
+        };
+        let now = Timestamp::now();
+        let count = self.notes.failures.get(name).map_or(1, |failure| failure.count.saturating_add(1));
+        let wait = if error.class == ErrorClass::Config { CONFIG_RETRY } else { after_failures(count) };
+        let failure = Failure { reason, message: error.chain(), at: now, retry_at: later(now, wait), count };
+        self.notes.failures.insert(name.to_owned(), failure);
+    }
+
+    async fn fetch(&self, pod: &Pod, container: &Container) -> Result<(), Error> {
+        let image = container.image.as_deref().unwrap_or_default();
+        let policy = pull_policy(container);
+        let (runtime, events) = (&self.shared.runtime, &self.shared.events);
+        if policy == PullPolicy::IfNotPresent && runtime.ensure_image(image, PullPolicy::Never).await.is_ok() {
+            events.normal(pod, "Pulled", format!("Container image {image:?} already present on machine"));
+            return Ok(());
+        }
+        if policy != PullPolicy::Never {
+            events.normal(pod, "Pulling", format!("Pulling image {image:?}"));
+        }
+        let start = std::time::Instant::now();
+        let fetched = runtime.ensure_image(image, policy).await?;
+        if policy != PullPolicy::Never {
+            let took = start.elapsed().as_millis();
+            let text = format!("Successfully pulled image {image:?} in {took}ms. Image size: {} bytes.", fetched.size);
+            events.normal(pod, "Pulled", text);
+        }
+        Ok(())
+    }
+
+    async fn launch(&mut self, attempt: Attempt<'_>) -> Result<(), Error> {
+        let config = |message: String| Error::new(ErrorClass::Config, message);
+        if self.volumes.is_none()
+            && let Err(message) = self.prepare_volumes(attempt.pod).await
+        {
+            self.shared.events.warning(attempt.pod, "FailedMount", message.clone());
+            return Err(config(message));
+        }
+        let sources = self.sources(env::needs(attempt.container)).await.map_err(config)?;
+        let volumes = self.volumes.clone().unwrap_or_default();
+        let spec =
+            launch::prepare(&self.shared.config, attempt, &sources, &volumes, self.shared.memory).map_err(config)?;
+        let _turn = self.shared.turns.acquire().await;
+        self.shared.runtime.start(&spec).await
+    }
+
+    async fn prepare_volumes(&mut self, pod: &Pod) -> Result<(), String> {
+        let sources = self.sources(volumes::needs(pod)).await?;
+        let dir = self.shared.config.pod_dir(&self.pod.uid);
+        self.volumes = Some(volumes::prepare(pod, &dir, &sources)?);
+        Ok(())
+    }
+
+    /// Asks the master for config maps and secrets by name.
+    async fn sources(&self, (maps, secrets): (BTreeSet<String>, BTreeSet<String>)) -> Result<Sources, String> {
+        Ok(Sources {
+            config_maps: self.objects("configmaps", maps).await?,
+            secrets: self.objects("secrets", secrets).await?,
+            addresses: self.shared.config.addresses.clone(),
+            allocatable: self.shared.allocatable(),
+        })
+    }
+
+    async fn objects<T: DeserializeOwned>(
+        &self,
+        resource: &str,
+        names: BTreeSet<String>,
+    ) -> Result<BTreeMap<String, Option<T>>, String> {
+        let mut found = BTreeMap::new();
+        for name in names {
+            if !crate::names::is_plain(&name) {
+                return Err(format!("{name:?} is no name of one of {resource}"));
+            }
+            let path = format!("/api/v1/namespaces/{}/{resource}/{name}", self.pod.namespace);
+            let object = match get(&*self.shared.api, path).await {
+                Ok(object) => Some(object),
+                Err(error) if error.is_not_found() => None,
+                Err(error) => return Err(format!("get {name} of {resource}: {}", error.chain())),
+            };
+            found.insert(name, object);
+        }
+        Ok(found)
+    }
+
+    /// Removes what is left of the pod here, then at the master.
+    async fn finish(&mut self, pod: Option<&Arc<Pod>>, seen: &[Seen]) -> Next {
+        for container in seen {
+            if let Err(error) = self.shared.runtime.remove(&container.id).await {
+                return self.unreachable(&error);
+            }
+        }
+        let (config, reference) = (self.shared.config.clone(), self.pod.clone());
+        let cgroup = pod.map(|pod| crate::qos::cgroup(pod, &self.pod.uid));
+        let cleared = tokio::task::spawn_blocking(move || cleanup::clear(&config, &reference, cgroup.as_deref())).await;
+        if !matches!(cleared, Ok(Ok(()))) {
+            tracing::warn!(pod = self.pod.name, ?cleared, "folders of the pod not removed");
+        }
+        if pod.is_none() {
+            return Next::Done;
+        }
+        let body = json!({"gracePeriodSeconds": 0, "preconditions": {"uid": self.pod.uid}});
+        let path = pod_path(&self.pod);
+        match send(&*self.shared.api, http::Method::DELETE, path, crate::api::JSON, &body).await {
+            Ok(()) => {}
+            Err(error) if error.is_not_found() || error.is_conflict() => {}
+            Err(error) => {
+                tracing::debug!(pod = self.pod.name, reason = error.chain(), "pod not deleted at the master");
+                return Next::Wait(Some(later(Timestamp::now(), RETRY)));
+            }
+        }
+        // Finalizers may keep the object; the watch tells when it goes, and until then there is nothing to do.
+        Next::Done
+    }
+}
+
+/// Ends when the pod is to go.
+async fn unwanted(wanted: &mut watch::Receiver<Wanted>) {
+    let going = |wanted: &Wanted| match wanted {
+        Wanted::Pod(pod) => pod.metadata.deletion_timestamp.is_some(),
+        Wanted::Gone(_) => true,
+    };
+    if wanted.wait_for(going).await.is_err() {
+        // The kubelet ends; the fetch may go on until it is dropped with everything else.
+        std::future::pending::<()>().await;
+    }
+}
+
+/// The policy in the pod, or upstream's default: always for `:latest`.
+fn pull_policy(container: &Container) -> PullPolicy {
+    let latest =
+        || container.image.as_deref().is_some_and(|image| Reference::parse(image).is_ok_and(|image| image.is_latest()));
+    match container.image_pull_policy.as_deref() {
+        Some("Always") => PullPolicy::Always,
+        Some("Never") => PullPolicy::Never,
+        Some("IfNotPresent") => PullPolicy::IfNotPresent,
+        Some(_) | None if latest() => PullPolicy::Always,
+        Some(_) | None => PullPolicy::IfNotPresent,
+    }
+}
+
+/// How long an orphan may take to end, by the last version of its pod that was known.
+pub(crate) fn orphan_grace(wanted: &Wanted) -> Duration {
+    match wanted {
+        Wanted::Pod(pod) if pod_ref(pod).is_some() => grace(pod),
+        Wanted::Pod(_) => crate::machine::DEFAULT_GRACE,
+        Wanted::Gone(grace) => *grace,
+    }
+}

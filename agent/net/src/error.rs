@@ -1,0 +1,15 @@
+//! What can go wrong with the network as a whole.
+
+/// The network can't be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum NetError {
+    /// The kernel's socket can't be opened.
+    #[error("the kernel's network configuration socket can't be opened")]
+    Open(#[source] std::io::Error),
+    /// The kernel's socket was closed.
+    #[error("the kernel's network configuration socket was closed")]
+    Closed,
+    /// The kernel refused a request; the text says which.
+    #[error("the kernel refused to {0}")]
+    Refused(String, #[source] rtnetlink::Error),
+}

@@ -1,0 +1,137 @@
+//! The whole room in a network namespace of its own: fixed addresses, and DHCP from a server on the other end of a
+//! virtual cable. Needs root (the test suite runs as root).
+#![allow(clippy::unwrap_used, reason = "in tests a panic is the verdict")]
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::time::Duration;
+
+use agent_net::{Status, Task, run};
+use config_model::network::{Interface, Network, Selector};
+use dhcproto::v4::{DhcpOption, Message, MessageType, Opcode};
+use dhcproto::{Decodable, Decoder, Encodable, Encoder};
+use futures_util::TryStreamExt;
+use rtnetlink::{LinkUnspec, LinkVeth};
+use tokio::net::UdpSocket;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+const ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 9);
+const ROUTER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 254);
+const DNS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 53);
+
+/// Runs `test` on a thread with a network namespace of its own, which holds a cable from `inside` to `outside`.
+fn in_namespace<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
+    let body = move || {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).expect("network namespaces need root: run as root");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (connection, handle, _) = rtnetlink::new_connection().unwrap();
+            let connection = tokio::spawn(connection);
+            handle.link().add(LinkVeth::new("inside", "outside").build()).execute().await.unwrap();
+            let mut found = handle.link().get().match_name("outside").execute();
+            let index = found.try_next().await.unwrap().unwrap().header.index;
+            handle.link().change(LinkUnspec::new_with_index(index).up().build()).execute().await.unwrap();
+            handle.address().add(index, SERVER.into(), 24).execute().await.unwrap();
+            // Both ends live in one namespace, so that the server's own address arrives from outside.
+            std::fs::write("/proc/sys/net/ipv4/conf/inside/accept_local", "1").unwrap();
+            timeout(Duration::from_secs(20), test()).await.expect("the network was not ready in 20 s");
+            connection.abort();
+        });
+    };
+    std::thread::spawn(body).join().unwrap();
+}
+
+fn network(addresses: &[&str], dhcp: bool) -> Network {
+    let interface = Interface {
+        selector: Selector::Name("inside".parse().unwrap()),
+        addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
+        gateway: None,
+        dhcp,
+        mtu: Some(1400),
+    };
+    Network { interfaces: vec![interface], nameservers: vec![Ipv4Addr::new(198, 51, 100, 53).into()], ntp: vec![] }
+}
+
+/// Runs the room until it says that it is ready.
+async fn until_ready(network: Network, resolver_file: &Path) -> Status {
+    let (sender, mut status) = watch::channel(Status::default());
+    let task = Task { network, host_name: Some("worker-1".to_owned()), resolver_file: resolver_file.to_owned() };
+    tokio::select! {
+        error = run(task, sender) => panic_with(&error.unwrap_err()),
+        ready = status.wait_for(|status| status.ready) => ready.unwrap().clone(),
+    }
+}
+
+fn panic_with(error: &agent_net::NetError) -> ! {
+    unreachable!("the network failed: {error}: {:?}", std::error::Error::source(error))
+}
+
+#[test]
+fn fixed_addresses_and_loopback_are_set_up() {
+    in_namespace(|| async {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("resolv.conf");
+        let status = until_ready(network(&["203.0.113.7/24"], false), &file).await;
+        let fixed: IpAddr = "203.0.113.7".parse().unwrap();
+        assert_eq!(status.addresses.iter().map(|address| address.ip).collect::<Vec<_>>(), [fixed]);
+        assert_eq!(std::fs::read_to_string(file).unwrap(), "nameserver 198.51.100.53\n");
+        for ip in [fixed, Ipv4Addr::LOCALHOST.into()] {
+            let listener = UdpSocket::bind(SocketAddr::new(ip, 0)).await.unwrap();
+            let sender = UdpSocket::bind(SocketAddr::new(ip, 0)).await.unwrap();
+            sender.send_to(b"x", listener.local_addr().unwrap()).await.unwrap();
+            assert_eq!(listener.recv(&mut [0; 8]).await.unwrap(), 1);
+        }
+    });
+}
+
+#[test]
+fn a_lease_comes_from_a_real_exchange() {
+    in_namespace(|| async {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("resolv.conf");
+        let fd = agent_sys::socket::udp_on_interface("outside", 67).unwrap();
+        let server = tokio::spawn(serve(UdpSocket::from_std(fd.into()).unwrap()));
+        let status = until_ready(network(&[], true), &file).await;
+        server.abort();
+        assert!(server.await.unwrap_err().is_cancelled(), "the server saw something wrong");
+        assert_eq!(status.addresses.iter().map(|address| address.ip).collect::<Vec<_>>(), [IpAddr::from(ADDRESS)]);
+        let text = std::fs::read_to_string(file).unwrap();
+        assert_eq!(text, "nameserver 198.51.100.53\nnameserver 192.0.2.53\n");
+        UdpSocket::bind(SocketAddr::new(ADDRESS.into(), 0)).await.expect("the address is the machine's");
+        let outside = UdpSocket::bind("0.0.0.0:0").await.unwrap();
+        outside.connect("198.51.100.1:9").await.expect("there is a default route");
+    });
+}
+
+/// Answers every discover and request with the one address.
+async fn serve(socket: UdpSocket) {
+    let mut buffer = [0; 1500];
+    loop {
+        let (length, from) = socket.recv_from(&mut buffer).await.unwrap();
+        assert_eq!(from.ip(), IpAddr::from(Ipv4Addr::UNSPECIFIED), "a client without an address spoke from another");
+        let Ok(asked) = Message::decode(&mut Decoder::new(&buffer[..length])) else { continue };
+        let kind = match asked.opts().msg_type() {
+            Some(MessageType::Discover) => MessageType::Offer,
+            Some(MessageType::Request) => MessageType::Ack,
+            _ => continue,
+        };
+        let none = Ipv4Addr::UNSPECIFIED;
+        let mut answer = Message::new_with_id(asked.xid(), none, ADDRESS, none, none, asked.chaddr());
+        answer.set_opcode(Opcode::BootReply);
+        for option in [
+            DhcpOption::MessageType(kind),
+            DhcpOption::ServerIdentifier(SERVER),
+            DhcpOption::SubnetMask(Ipv4Addr::new(255, 255, 255, 0)),
+            DhcpOption::Router(vec![ROUTER]),
+            DhcpOption::DomainNameServer(vec![DNS]),
+            DhcpOption::AddressLeaseTime(3600),
+        ] {
+            answer.opts_mut().insert(option);
+        }
+        let mut bytes = Vec::new();
+        answer.encode(&mut Encoder::new(&mut bytes)).unwrap();
+        socket.send_to(&bytes, (Ipv4Addr::BROADCAST, 68)).await.unwrap();
+    }
+}

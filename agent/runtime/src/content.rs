@@ -1,0 +1,183 @@
+//! containerd's content store: blobs by digest.
+
+use crate::connection::{failed, leased, request, settled};
+use crate::model::{Error, ErrorClass};
+use bytes::Bytes;
+use containerd_client::services::v1::content_client::ContentClient;
+use containerd_client::services::v1::{
+    AbortRequest, Info, InfoRequest, ReadContentRequest, UpdateRequest, WriteAction, WriteContentRequest,
+    WriteContentResponse,
+};
+use containerd_client::tonic::transport::Channel;
+use containerd_client::tonic::{Code, Status, Streaming};
+use futures_util::{Stream, StreamExt, stream};
+use prost_types::FieldMask;
+use std::collections::HashMap;
+use std::pin::pin;
+use tokio::sync::mpsc;
+
+/// Largest document (manifest, index, configuration) that is read into memory.
+pub(crate) const MAX_DOCUMENT: i64 = 4 << 20;
+/// Largest piece of one message to containerd, whose own limit is 16 MiB.
+const PIECE: usize = 256 * 1024;
+
+/// What a blob is, as a manifest names it.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Descriptor {
+    #[serde(default)]
+    pub(crate) media_type: String,
+    pub(crate) digest: String,
+    pub(crate) size: i64,
+    #[serde(default)]
+    pub(crate) platform: Option<Platform>,
+    #[serde(default)]
+    pub(crate) annotations: HashMap<String, String>,
+}
+
+/// For which machines a manifest is.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
+pub(crate) struct Platform {
+    pub(crate) architecture: String,
+    pub(crate) os: String,
+}
+
+impl Descriptor {
+    /// As containerd wants it.
+    pub(crate) fn wire(&self) -> containerd_client::types::Descriptor {
+        containerd_client::types::Descriptor {
+            media_type: self.media_type.clone(),
+            digest: self.digest.clone(),
+            size: self.size,
+            annotations: HashMap::new(),
+        }
+    }
+}
+
+/// The content store.
+#[derive(Debug, Clone)]
+pub(crate) struct Content {
+    channel: Channel,
+}
+
+impl Content {
+    pub(crate) fn new(channel: Channel) -> Self {
+        Self { channel }
+    }
+
+    fn client(&self) -> ContentClient<Channel> {
+        ContentClient::new(self.channel.clone())
+    }
+
+    /// True if the blob is there, whole.
+    pub(crate) async fn has(&self, digest: &str) -> Result<bool, Error> {
+        match self.client().info(request(InfoRequest { digest: digest.to_owned() })).await {
+            Ok(_) => Ok(true),
+            Err(status) if status.code() == Code::NotFound => Ok(false),
+            Err(status) => Err(failed(ErrorClass::ImagePull, format!("look for {digest}"))(status)),
+        }
+    }
+
+    /// Reads a document; larger ones are refused.
+    pub(crate) async fn read(&self, digest: &str) -> Result<Vec<u8>, Error> {
+        let doing = || format!("read {digest} from containerd");
+        let info = self.client().info(request(InfoRequest { digest: digest.to_owned() })).await;
+        let size = info.map_err(failed(ErrorClass::ImagePull, doing()))?.into_inner().info.map_or(0, |info| info.size);
+        if size > MAX_DOCUMENT {
+            return Err(Error::new(ErrorClass::ImagePull, format!("{digest} has {size} bytes; 4 MiB are allowed")));
+        }
+        let read = ReadContentRequest { digest: digest.to_owned(), offset: 0, size };
+        let mut stream =
+            self.client().read(request(read)).await.map_err(failed(ErrorClass::ImagePull, doing()))?.into_inner();
+        let mut all = Vec::new();
+        while let Some(part) = stream.message().await.map_err(failed(ErrorClass::ImagePull, doing()))? {
+            all.extend_from_slice(&part.data);
+        }
+        Ok(all)
+    }
+
+    /// Stores a blob under its digest, which containerd checks; nothing is done if it is there.
+    pub(crate) async fn write(
+        &self,
+        descriptor: &Descriptor,
+        source: impl Stream<Item = Result<Bytes, Error>>,
+        lease: &str,
+    ) -> Result<(), Error> {
+        let doing = || format!("store {}", descriptor.digest);
+        let reference = format!("pratique-{}", descriptor.digest);
+        let abort = AbortRequest { r#ref: reference.clone() };
+        settled(self.client().abort(request(abort)).await, Code::NotFound)
+            .map_err(failed(ErrorClass::ImagePull, doing()))?;
+        match self.transfer(descriptor, reference, source, lease).await {
+            Ok(()) => Ok(()),
+            Err(Failure::Store(status)) if status.code() == Code::AlreadyExists => Ok(()),
+            // The transfer of an agent that was killed holds the blob a moment longer: no sign of a sick containerd.
+            Err(Failure::Store(status)) if status.message().contains(" locked for ") => {
+                Err(Error::new(ErrorClass::ImagePull, format!("{}: {}", doing(), status.message())))
+            }
+            Err(Failure::Store(status)) => Err(failed(ErrorClass::ImagePull, doing())(status)),
+            Err(Failure::Source(error)) => Err(error),
+        }
+    }
+
+    async fn transfer(
+        &self,
+        descriptor: &Descriptor,
+        reference: String,
+        source: impl Stream<Item = Result<Bytes, Error>>,
+        lease: &str,
+    ) -> Result<(), Failure> {
+        let message = |action: WriteAction, offset: i64, data: Vec<u8>| WriteContentRequest {
+            action: action.into(),
+            r#ref: reference.clone(),
+            total: descriptor.size,
+            expected: descriptor.digest.clone(),
+            offset,
+            data,
+            labels: HashMap::new(),
+        };
+        let (sender, receiver) = mpsc::channel(1);
+        let outgoing =
+            stream::unfold(receiver, |mut receiver| async { receiver.recv().await.map(|item| (item, receiver)) });
+        // The first message must be there before containerd answers the call.
+        let closed = |_| Failure::Store(Status::aborted("containerd closed the transfer"));
+        sender.send(message(WriteAction::Stat, 0, Vec::new())).await.map_err(closed)?;
+        let mut incoming = self.client().write(leased(outgoing, lease)).await?.into_inner();
+        answer(&mut incoming).await?;
+        let mut source = pin!(source);
+        let mut offset = 0;
+        while let Some(bytes) = source.next().await {
+            for piece in bytes.map_err(Failure::Source)?.chunks(PIECE) {
+                sender.send(message(WriteAction::Write, offset, piece.to_vec())).await.map_err(closed)?;
+                offset = answer(&mut incoming).await?.offset;
+            }
+        }
+        sender.send(message(WriteAction::Commit, offset, Vec::new())).await.map_err(closed)?;
+        answer(&mut incoming).await.map(drop)
+    }
+
+    /// Adds labels to a blob: references that keep others alive.
+    pub(crate) async fn label(&self, digest: &str, labels: Vec<(String, String)>) -> Result<(), Error> {
+        let paths = labels.iter().map(|(key, _)| format!("labels.{key}")).collect();
+        let info = Info { digest: digest.to_owned(), labels: labels.into_iter().collect(), ..Info::default() };
+        let update = UpdateRequest { info: Some(info), update_mask: Some(FieldMask { paths }) };
+        let result = self.client().update(request(update)).await;
+        result.map(drop).map_err(failed(ErrorClass::ImagePull, format!("label {digest}")))
+    }
+}
+
+/// Which side failed.
+enum Failure {
+    Store(Status),
+    Source(Error),
+}
+
+impl From<Status> for Failure {
+    fn from(status: Status) -> Self {
+        Self::Store(status)
+    }
+}
+
+async fn answer(incoming: &mut Streaming<WriteContentResponse>) -> Result<WriteContentResponse, Failure> {
+    incoming.message().await?.ok_or_else(|| Failure::Store(Status::aborted("containerd ended the transfer")))
+}

@@ -1,0 +1,122 @@
+//! Commands inside running containers, for probes: started, read, and ended when they take too long.
+
+use crate::connection::{failed, request, settled, unlimited};
+use crate::containerd::Containerd;
+use crate::log::{Fifos, read_rest};
+use crate::model::{Error, ErrorClass, ExecOutput};
+use containerd_client::services::v1::{
+    DeleteProcessRequest, ExecProcessRequest, GetContainerRequest, KillRequest, StartRequest, WaitRequest,
+};
+use containerd_client::tonic::Code;
+use prost_types::Any;
+use serde_json::Value;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::net::unix::pipe::{OpenOptions, Receiver};
+use tokio::time::timeout;
+
+/// Type of a process specification in containerd's messages.
+const PROCESS_TYPE: &str = "types.containerd.io/opencontainers/runtime-spec/1/Process";
+/// Most output that is kept (upstream's limit for probes).
+const MAX_OUTPUT: usize = 10 * 1024;
+
+/// Numbers executions, so that their ids differ.
+static COUNT: AtomicU64 = AtomicU64::new(0);
+
+/// Runs `command` in the container and waits for its end; past `limit` it is killed and that is an error.
+pub(crate) async fn run(
+    engine: &Containerd,
+    id: &str,
+    command: &[String],
+    limit: Duration,
+) -> Result<ExecOutput, Error> {
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    let exec_id = format!("exec-{}-{number}", std::process::id());
+    let fifos = Fifos::of(&engine.options.fifos, &format!("{id}-{exec_id}"));
+    let result = run_with(engine, id, &exec_id, command, &fifos, limit).await;
+    let delete = DeleteProcessRequest { container_id: id.to_owned(), exec_id };
+    let deleted = settled(engine.tasks().delete_process(request(delete)).await, Code::NotFound);
+    fifos.remove();
+    if let Err(status) = deleted {
+        tracing::debug!(container = id, %status, "command not cleared away");
+    }
+    result
+}
+
+async fn run_with(
+    engine: &Containerd,
+    id: &str,
+    exec_id: &str,
+    command: &[String],
+    fifos: &Fifos,
+    limit: Duration,
+) -> Result<ExecOutput, Error> {
+    let fail = || failed(ErrorClass::NotFound, format!("run a command in container {id}"));
+    let local = |error| Error::caused(ErrorClass::Create, "open the command's output", error);
+    let process = process(engine, id, command).await?;
+    fifos.make().map_err(local)?;
+    let output = OpenOptions::new().read_write(true).open_receiver(&fifos.stdout).map_err(local)?;
+    let path = fifos.stdout.to_string_lossy().into_owned();
+    let exec = ExecProcessRequest {
+        container_id: id.to_owned(),
+        stdout: path.clone(),
+        stderr: path,
+        spec: Some(Any { type_url: PROCESS_TYPE.to_owned(), value: process.to_string().into_bytes() }),
+        exec_id: exec_id.to_owned(),
+        ..ExecProcessRequest::default()
+    };
+    engine.tasks().exec(request(exec)).await.map_err(fail())?;
+    let start = StartRequest { container_id: id.to_owned(), exec_id: exec_id.to_owned() };
+    engine.tasks().start(request(start)).await.map_err(fail())?;
+    let wait = WaitRequest { container_id: id.to_owned(), exec_id: exec_id.to_owned() };
+    let mut tasks = engine.tasks();
+    let mut text = Vec::new();
+    let ended = timeout(limit, async {
+        tokio::select! {
+            // Reading never ends by itself; both arms are dropped only when the command is over.
+            ended = tasks.wait(unlimited(wait)) => ended,
+            () = keep_reading(&output, &mut text) => unreachable_status(),
+        }
+    });
+    let Ok(ended) = ended.await else {
+        let kill = KillRequest { container_id: id.to_owned(), exec_id: exec_id.to_owned(), signal: 9, all: false };
+        settled(engine.tasks().kill(request(kill)).await, Code::NotFound).map_err(fail())?;
+        return Err(Error::new(ErrorClass::Start, format!("command timed out after {} s", limit.as_secs())));
+    };
+    let code = i32::try_from(ended.map_err(fail())?.into_inner().exit_status).unwrap_or(255);
+    read_rest(output, |piece| keep(piece, &mut text));
+    Ok(ExecOutput { code, output: text })
+}
+
+fn unreachable_status<T>() -> Result<T, containerd_client::tonic::Status> {
+    Err(containerd_client::tonic::Status::internal("the command's output ended before the command"))
+}
+
+/// The container's own process with other arguments.
+async fn process(engine: &Containerd, id: &str, command: &[String]) -> Result<Value, Error> {
+    let fail = failed(ErrorClass::NotFound, format!("look at container {id}"));
+    let get = GetContainerRequest { id: id.to_owned() };
+    let stored = engine.containers().get(request(get)).await.map_err(fail)?.into_inner().container;
+    let spec = stored.and_then(|stored| stored.spec).map(|spec| spec.value).unwrap_or_default();
+    let mut spec: Value = serde_json::from_slice(&spec)
+        .map_err(|error| Error::caused(ErrorClass::Create, format!("read the specification of {id}"), error))?;
+    let mut process = spec["process"].take();
+    process["args"] = command.into();
+    process["terminal"] = false.into();
+    Ok(process)
+}
+
+async fn keep_reading(output: &Receiver, text: &mut Vec<u8>) {
+    while output.readable().await.is_ok() {
+        let mut piece = [0; 4096];
+        if let Ok(count) = output.try_read(&mut piece) {
+            keep(&piece[..count], text);
+        }
+    }
+}
+
+/// What is beyond the limit is dropped.
+fn keep(piece: &[u8], text: &mut Vec<u8>) {
+    let room = MAX_OUTPUT.saturating_sub(text.len()).min(piece.len());
+    text.extend_from_slice(&piece[..room]);
+}

@@ -1,0 +1,405 @@
+//! Images in containerd: fetched or imported, unpacked to snapshots, looked up, forgotten.
+//!
+//! Guarantee: an image that [`Images::find`] returns is whole: manifest, configuration and the snapshot of
+//! its topmost layer are there. While it comes in, a lease keeps its parts from containerd's collector.
+
+use crate::connection::{failed, leased, request, settled, unlimited};
+use crate::content::{Content, Descriptor};
+use crate::model::{Error, ErrorClass, Image, PullPolicy};
+use crate::reference::Reference;
+use crate::registry::Registries;
+use crate::spec::ImageDefaults;
+use containerd_client::services::v1::diff_client::DiffClient;
+use containerd_client::services::v1::images_client::ImagesClient;
+use containerd_client::services::v1::leases_client::LeasesClient;
+use containerd_client::services::v1::snapshots::snapshots_client::SnapshotsClient;
+use containerd_client::services::v1::snapshots::{
+    CommitSnapshotRequest, PrepareSnapshotRequest, RemoveSnapshotRequest, StatSnapshotRequest,
+};
+use containerd_client::services::v1::{
+    ApplyRequest, CreateImageRequest, CreateRequest, DeleteImageRequest, DeleteRequest, GetImageRequest,
+    Image as Stored, ListImagesRequest, UpdateImageRequest,
+};
+use containerd_client::tonic::transport::Channel;
+use containerd_client::tonic::{Code, Status};
+use prost_types::FieldMask;
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use tokio::sync::Mutex;
+
+/// The snapshotter of every container.
+pub(crate) const SNAPSHOTTER: &str = "overlayfs";
+/// A lease that nobody ended falls after this time (RFC 3339 in the label).
+const LEASE_HOURS: i64 = 12;
+/// Most layers of one image, the limit of overlayfs mounts with room to spare.
+const MAX_LAYERS: usize = 127;
+
+/// An image manifest (OCI image specification).
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Manifest {
+    config: Descriptor,
+    layers: Vec<Descriptor>,
+}
+
+/// An index of manifests for several platforms.
+#[derive(Debug, Deserialize)]
+struct Index {
+    manifests: Vec<Descriptor>,
+}
+
+/// An image configuration.
+#[derive(Debug, Deserialize)]
+struct Configuration {
+    #[serde(default)]
+    config: Option<ImageDefaults>,
+    rootfs: RootFs,
+}
+
+#[derive(Debug, Deserialize)]
+struct RootFs {
+    diff_ids: Vec<String>,
+}
+
+/// An image that is ready to run.
+#[derive(Debug, Clone)]
+pub(crate) struct Ready {
+    pub(crate) image: Image,
+    pub(crate) image_id: String,
+    /// Name of the snapshot of its topmost layer.
+    pub(crate) snapshot: String,
+    pub(crate) defaults: ImageDefaults,
+}
+
+/// Where documents and layers come from.
+pub(crate) trait Source: Sync {
+    /// Puts the blob into the content store.
+    fn bring<'a>(
+        &'a self,
+        content: &'a Content,
+        descriptor: &'a Descriptor,
+        lease: &'a str,
+    ) -> crate::model::Pending<'a, ()>;
+}
+
+/// Images.
+#[derive(Debug)]
+pub(crate) struct Images {
+    channel: Channel,
+    pub(crate) content: Content,
+    registries: Registries,
+    /// Root of containerd's state, synced to disk before an unpacked layer counts.
+    state: PathBuf,
+    /// One image comes in at a time: layers are shared, and so are the machine's disk and network.
+    incoming: Mutex<()>,
+}
+
+impl Images {
+    pub(crate) fn new(channel: Channel, registries: Registries, state: PathBuf) -> Self {
+        Self { content: Content::new(channel.clone()), channel, registries, state, incoming: Mutex::new(()) }
+    }
+
+    fn client(&self) -> ImagesClient<Channel> {
+        ImagesClient::new(self.channel.clone())
+    }
+
+    fn snapshots(&self) -> SnapshotsClient<Channel> {
+        SnapshotsClient::new(self.channel.clone())
+    }
+
+    /// Reads a reference as the pod wrote it, completed by the configured default registry.
+    pub(crate) fn reference(&self, text: &str) -> Result<Reference, Error> {
+        let reference = Reference::parse(text)
+            .map_err(|error| Error::caused(ErrorClass::InvalidImageName, format!("image {text:?}"), error))?;
+        Ok(reference.or_at(self.registries.default_host()))
+    }
+
+    /// Makes the image ready, by the policy.
+    pub(crate) async fn ensure(&self, text: &str, policy: PullPolicy) -> Result<Image, Error> {
+        let reference = self.reference(text)?;
+        let absent = || {
+            let message = format!("container image {text:?} is not present with pull policy of Never");
+            Error::new(ErrorClass::ImageNeverPull, message)
+        };
+        match policy {
+            PullPolicy::Always => self.pull(&reference).await,
+            PullPolicy::Never => self.find(&reference).await?.map(|ready| ready.image).ok_or_else(absent),
+            PullPolicy::IfNotPresent => match self.find(&reference).await? {
+                Some(ready) => Ok(ready.image),
+                None => self.pull(&reference).await,
+            },
+        }
+    }
+
+    async fn pull(&self, reference: &Reference) -> Result<Image, Error> {
+        let _turn = self.incoming.lock().await;
+        let fetched = self.registries.resolve(reference).await?;
+        if let Some(ready) = self.find(reference).await?
+            && ready.image.digest == fetched.descriptor().digest
+        {
+            return Ok(ready.image);
+        }
+        let target = fetched.descriptor().clone();
+        self.bring_in(&reference.to_string(), &target, &fetched).await?;
+        let ready = self.find(reference).await?;
+        let gone = || Error::new(ErrorClass::ImagePull, format!("{reference} was fetched and is gone again"));
+        ready.map(|ready| Image { pulled: true, ..ready.image }).ok_or_else(gone)
+    }
+
+    /// Brings in all parts of an image, unpacks it and gives it its name, when its turn comes.
+    pub(crate) async fn take_in(&self, name: &str, target: &Descriptor, source: &dyn Source) -> Result<(), Error> {
+        let _turn = self.incoming.lock().await;
+        self.bring_in(name, target, source).await
+    }
+
+    async fn bring_in(&self, name: &str, target: &Descriptor, source: &dyn Source) -> Result<(), Error> {
+        let lease = self.lease().await?;
+        let result = self.bring_in_leased(name, target, source, &lease).await;
+        let delete = DeleteRequest { id: lease, sync: false };
+        // A lease that stays ends by itself.
+        drop(LeasesClient::new(self.channel.clone()).delete(request(delete)).await);
+        result
+    }
+
+    async fn bring_in_leased(
+        &self,
+        name: &str,
+        target: &Descriptor,
+        source: &dyn Source,
+        lease: &str,
+    ) -> Result<(), Error> {
+        source.bring(&self.content, target, lease).await?;
+        let mut manifest_at = target.clone();
+        if is_index(&self.content.read(&target.digest).await?) {
+            manifest_at = self.choose(&target.digest).await?;
+            source.bring(&self.content, &manifest_at, lease).await?;
+            let kept = vec![(gc_label("m.0"), manifest_at.digest.clone())];
+            self.content.label(&target.digest, kept).await?;
+        }
+        let manifest: Manifest = self.document(&manifest_at.digest, "manifest").await?;
+        if manifest.layers.len() > MAX_LAYERS {
+            return Err(bad(format!("the image has {} layers; {MAX_LAYERS} are allowed", manifest.layers.len())));
+        }
+        let mut kept = Vec::new();
+        for (index, part) in std::iter::once(&manifest.config).chain(&manifest.layers).enumerate() {
+            if !self.content.has(&part.digest).await? {
+                source.bring(&self.content, part, lease).await?;
+            }
+            kept.push((gc_label(&format!("p.{index}")), part.digest.clone()));
+        }
+        self.content.label(&manifest_at.digest, kept).await?;
+        self.unpack(&manifest, lease).await?;
+        self.name(name, target).await
+    }
+
+    /// Applies each layer over its parent; layers that are there already are not touched.
+    async fn unpack(&self, manifest: &Manifest, lease: &str) -> Result<(), Error> {
+        let configuration: Configuration = self.document(&manifest.config.digest, "configuration").await?;
+        let diffs = &configuration.rootfs.diff_ids;
+        if diffs.len() != manifest.layers.len() || diffs.is_empty() {
+            return Err(bad(format!("{} layers and {} diff ids", manifest.layers.len(), diffs.len())));
+        }
+        let mut parent = String::new();
+        for (layer, diff) in manifest.layers.iter().zip(diffs) {
+            let name = chain_id(&parent, diff);
+            if !self.has_snapshot(&name).await? {
+                self.apply(layer, diff, &parent, &name, lease).await?;
+            }
+            parent = name;
+        }
+        let label = format!("containerd.io/gc.ref.snapshot.{SNAPSHOTTER}");
+        self.content.label(&manifest.config.digest, vec![(label, parent)]).await
+    }
+
+    async fn apply(&self, layer: &Descriptor, diff: &str, parent: &str, name: &str, lease: &str) -> Result<(), Error> {
+        let doing = || format!("unpack layer {}", layer.digest);
+        let fail = || failed(ErrorClass::ImagePull, doing());
+        let key = format!("pratique-unpack-{name}");
+        let text = |text: &str| text.to_owned();
+        let remove = RemoveSnapshotRequest { snapshotter: text(SNAPSHOTTER), key: key.clone() };
+        settled(self.snapshots().remove(request(remove)).await, Code::NotFound).map_err(fail())?;
+        let prepare = PrepareSnapshotRequest {
+            snapshotter: text(SNAPSHOTTER),
+            key: key.clone(),
+            parent: text(parent),
+            labels: HashMap::new(),
+        };
+        let mounts = self.snapshots().prepare(leased(prepare, lease)).await.map_err(fail())?.into_inner().mounts;
+        let apply = ApplyRequest { diff: Some(layer.wire()), mounts, payloads: HashMap::new(), sync_fs: true };
+        let applied = DiffClient::new(self.channel.clone()).apply(leased(apply, lease)).await.map_err(fail())?;
+        let found = applied.into_inner().applied.map(|applied| applied.digest).unwrap_or_default();
+        if found != diff {
+            return Err(bad(format!("layer {} unpacks to {found}, not to {diff}", layer.digest)));
+        }
+        self.sync().await?;
+        let commit =
+            CommitSnapshotRequest { snapshotter: text(SNAPSHOTTER), name: text(name), key, labels: HashMap::new() };
+        settled(self.snapshots().commit(leased(commit, lease)).await, Code::AlreadyExists).map_err(fail())
+    }
+
+    /// A layer whose files are still in memory must not count as unpacked: power may go at any time.
+    async fn sync(&self) -> Result<(), Error> {
+        let state = self.state.clone();
+        let sync = move || std::fs::File::open(state).and_then(|dir| nix::unistd::syncfs(&dir).map_err(Into::into));
+        let result = tokio::task::spawn_blocking(sync).await.unwrap_or_else(|error| Err(std::io::Error::other(error)));
+        result.map_err(|error| Error::caused(ErrorClass::ImagePull, format!("sync {}", self.state.display()), error))
+    }
+
+    async fn has_snapshot(&self, name: &str) -> Result<bool, Error> {
+        let stat = StatSnapshotRequest { snapshotter: SNAPSHOTTER.to_owned(), key: name.to_owned() };
+        match self.snapshots().stat(request(stat)).await {
+            Ok(_) => Ok(true),
+            Err(status) if status.code() == Code::NotFound => Ok(false),
+            Err(status) => Err(failed(ErrorClass::ImagePull, format!("look for snapshot {name}"))(status)),
+        }
+    }
+
+    async fn lease(&self) -> Result<String, Error> {
+        let expires = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(LEASE_HOURS);
+        let labels =
+            HashMap::from([("containerd.io/gc.expire".to_owned(), expires.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())]);
+        let id = format!("pratique-{}", jiff::Timestamp::now().as_nanosecond());
+        let create = CreateRequest { id: id.clone(), labels };
+        let made = LeasesClient::new(self.channel.clone()).create(request(create)).await;
+        made.map_err(failed(ErrorClass::ImagePull, "take a lease at containerd"))?;
+        Ok(id)
+    }
+
+    async fn name(&self, name: &str, target: &Descriptor) -> Result<(), Error> {
+        let image = Stored { name: name.to_owned(), target: Some(target.wire()), ..Stored::default() };
+        let create = CreateImageRequest { image: Some(image.clone()), source_date_epoch: None };
+        let result = match self.client().create(request(create)).await {
+            Err(status) if status.code() == Code::AlreadyExists => {
+                let update_mask = Some(FieldMask { paths: vec!["target".to_owned()] });
+                let update = UpdateImageRequest { image: Some(image), update_mask, source_date_epoch: None };
+                self.client().update(request(update)).await.map(drop)
+            }
+            result => result.map(drop),
+        };
+        result.map_err(failed(ErrorClass::ImagePull, format!("name image {name}")))
+    }
+
+    /// The image, if it is there and whole.
+    pub(crate) async fn find(&self, reference: &Reference) -> Result<Option<Ready>, Error> {
+        let get = GetImageRequest { name: reference.to_string() };
+        let stored = match self.client().get(request(get)).await {
+            Ok(answer) => answer.into_inner().image,
+            Err(status) if status.code() == Code::NotFound => None,
+            Err(status) => return Err(failed(ErrorClass::ImagePull, format!("look for image {reference}"))(status)),
+        };
+        let Some(target) = stored.and_then(|image| image.target) else { return Ok(None) };
+        match self.load(reference, &target.digest).await {
+            Ok(ready) => Ok(self.has_snapshot(&ready.snapshot).await?.then_some(ready)),
+            Err(error) if error.class == ErrorClass::Unavailable => Err(error),
+            // Parts are missing or unreadable: as good as absent.
+            Err(error) => {
+                tracing::warn!(image = %reference, reason = %error.chain(), "image on the machine is not whole");
+                Ok(None)
+            }
+        }
+    }
+
+    async fn load(&self, reference: &Reference, target: &str) -> Result<Ready, Error> {
+        let top = self.content.read(target).await?;
+        let digest = if is_index(&top) { self.choose(target).await?.digest } else { target.to_owned() };
+        let manifest: Manifest = self.document(&digest, "manifest").await?;
+        let configuration: Configuration = self.document(&manifest.config.digest, "configuration").await?;
+        let snapshot = configuration.rootfs.diff_ids.iter().fold(String::new(), |parent, diff| chain_id(&parent, diff));
+        let size: i64 = manifest.layers.iter().map(|layer| layer.size).fold(manifest.config.size, i64::saturating_add);
+        let image = Image {
+            name: reference.to_string(),
+            digest: target.to_owned(),
+            size: u64::try_from(size).unwrap_or_default(),
+            pulled: false,
+        };
+        let image_id = format!("{}@{target}", reference.repository());
+        Ok(Ready { image, image_id, snapshot, defaults: configuration.config.unwrap_or_default() })
+    }
+
+    /// The manifest of an index that is for this machine.
+    async fn choose(&self, index: &str) -> Result<Descriptor, Error> {
+        let index: Index = self.document(index, "index").await?;
+        let fits = |descriptor: &Descriptor| match &descriptor.platform {
+            Some(platform) => platform.os == "linux" && platform.architecture == architecture(),
+            None => true,
+        };
+        let missing = || bad(format!("the image has no manifest for linux/{}", architecture()));
+        index.manifests.into_iter().find(fits).ok_or_else(missing)
+    }
+
+    async fn document<T: serde::de::DeserializeOwned>(&self, digest: &str, what: &str) -> Result<T, Error> {
+        let bytes = self.content.read(digest).await?;
+        serde_json::from_slice(&bytes)
+            .map_err(|error| Error::caused(ErrorClass::ImagePull, format!("read image {what} {digest}"), error))
+    }
+
+    /// Every named image; those that aren't whole have size 0.
+    pub(crate) async fn list(&self) -> Result<Vec<Image>, Error> {
+        let list = self.client().list(unlimited(ListImagesRequest { filters: Vec::new() })).await;
+        let stored = list.map_err(failed(ErrorClass::ImagePull, "list images"))?.into_inner().images;
+        let mut all = Vec::with_capacity(stored.len());
+        for image in stored {
+            let Ok(reference) = Reference::parse(&image.name) else { continue };
+            let digest = image.target.map(|target| target.digest).unwrap_or_default();
+            let size = self.load(&reference, &digest).await.map_or(0, |ready| ready.image.size);
+            all.push(Image { name: image.name, digest, size, pulled: false });
+        }
+        Ok(all)
+    }
+
+    pub(crate) async fn remove(&self, name: &str) -> Result<(), Error> {
+        let delete = DeleteImageRequest { name: name.to_owned(), sync: false, target: None };
+        let result: Result<_, Status> = self.client().delete(request(delete)).await;
+        settled(result, Code::NotFound).map_err(failed(ErrorClass::ImagePull, format!("remove image {name}")))
+    }
+}
+
+fn bad(message: String) -> Error {
+    Error::new(ErrorClass::ImagePull, message)
+}
+
+fn gc_label(name: &str) -> String {
+    format!("containerd.io/gc.ref.content.{name}")
+}
+
+fn is_index(document: &[u8]) -> bool {
+    serde_json::from_slice::<Index>(document).is_ok()
+}
+
+/// Name of the snapshot of a layer over its parent (OCI image specification, "Layer `ChainID`").
+fn chain_id(parent: &str, diff: &str) -> String {
+    if parent.is_empty() {
+        return diff.to_owned();
+    }
+    format!("sha256:{}", hex::encode(Sha256::digest(format!("{parent} {diff}"))))
+}
+
+/// This machine's architecture in the words of image indexes.
+fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_layers_chain_is_its_diff() {
+        assert_eq!(chain_id("", "sha256:aa"), "sha256:aa");
+        let expected = hex::encode(Sha256::digest("sha256:aa sha256:bb"));
+        assert_eq!(chain_id("sha256:aa", "sha256:bb"), format!("sha256:{expected}"));
+    }
+
+    #[test]
+    fn an_index_is_known_by_its_manifests() {
+        assert!(is_index(br#"{"manifests":[{"mediaType":"m","digest":"sha256:0","size":1}]}"#));
+        assert!(!is_index(br#"{"config":{"digest":"sha256:0","size":1},"layers":[]}"#));
+        assert!(!is_index(b"{"));
+    }
+}

@@ -1,0 +1,357 @@
+//! Container output: from two FIFOs into one file of the CRI format, rotated by size.
+//!
+//! Format of a line (Kubernetes, "CRI logging"): RFC 3339 time with nanoseconds, `stdout` or `stderr`, `F`
+//! for a full line or `P` for a part of one, the text. Each pump is one task; it opens its FIFOs for reading
+//! and writing, so that it never sees an end before [`Pump::finish`] says that nothing more will come.
+
+use jiff::Timestamp;
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use tokio::net::unix::pipe::{OpenOptions, Receiver};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+/// Longest text of one line in the file; what is longer becomes several parts.
+const MAX_LINE: usize = 16 * 1024;
+/// A file that reaches this size is put aside (upstream's containerLogMaxSize).
+const MAX_FILE: u64 = 10 << 20;
+/// Files put aside that are kept (upstream's containerLogMaxFiles less the current one).
+const KEPT_FILES: usize = 4;
+/// Bytes taken from a FIFO at once.
+const CHUNK: usize = 8 * 1024;
+
+/// Which output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stream {
+    Stdout,
+    Stderr,
+}
+
+/// The log file of one container.
+#[derive(Debug)]
+struct LogFile {
+    path: PathBuf,
+    file: File,
+    size: u64,
+}
+
+impl LogFile {
+    fn open(path: &Path) -> io::Result<Self> {
+        if let Some(dir) = path.parent() {
+            fs::create_dir_all(dir)?;
+        }
+        let file = File::options().create(true).append(true).open(path)?;
+        let size = file.metadata()?.len();
+        Ok(Self { path: path.to_owned(), file, size })
+    }
+
+    fn write(&mut self, bytes: &[u8], now: Timestamp) -> io::Result<()> {
+        if self.size >= MAX_FILE {
+            self.rotate(now)?;
+        }
+        self.file.write_all(bytes)?;
+        self.size += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Puts the file aside as `<name>.<time>` and begins a new one; the oldest beyond the limit go.
+    fn rotate(&mut self, now: Timestamp) -> io::Result<()> {
+        let mut aside = self.path.clone().into_os_string();
+        aside.push(now.strftime(".%Y%m%d-%H%M%S-%3f").to_string());
+        fs::rename(&self.path, &aside)?;
+        let mut old = rotated(&self.path)?;
+        let surplus = old.len().saturating_sub(KEPT_FILES);
+        for path in old.drain(..surplus) {
+            fs::remove_file(path)?;
+        }
+        *self = Self::open(&self.path)?;
+        Ok(())
+    }
+}
+
+/// The files put aside of a log, oldest first.
+pub fn rotated(path: &Path) -> io::Result<Vec<PathBuf>> {
+    let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else { return Ok(Vec::new()) };
+    let prefix = format!("{}.", name.to_string_lossy());
+    let mut all: Vec<PathBuf> = fs::read_dir(dir)?
+        .filter_map(Result::ok)
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix))
+        .map(|entry| entry.path())
+        .collect();
+    all.sort_unstable();
+    Ok(all)
+}
+
+/// Cuts one output into lines.
+#[derive(Debug)]
+struct Lines {
+    stream: Stream,
+    rest: Vec<u8>,
+}
+
+impl Lines {
+    fn new(stream: Stream) -> Self {
+        Self { stream, rest: Vec::new() }
+    }
+
+    /// Takes what came and appends whole lines (or parts that are long enough) in the file's format to `out`.
+    fn take(&mut self, mut bytes: &[u8], now: Timestamp, out: &mut Vec<u8>) {
+        while !bytes.is_empty() {
+            let end = bytes.iter().position(|&byte| byte == b'\n');
+            let room = MAX_LINE - self.rest.len();
+            let text = end.unwrap_or(bytes.len()).min(room);
+            self.rest.extend_from_slice(&bytes[..text]);
+            bytes = &bytes[text..];
+            if bytes.first() == Some(&b'\n') {
+                bytes = &bytes[1..];
+                self.put(b'F', now, out);
+            } else if self.rest.len() == MAX_LINE {
+                self.put(b'P', now, out);
+            }
+        }
+    }
+
+    /// Appends what is left without a line end.
+    fn flush(&mut self, now: Timestamp, out: &mut Vec<u8>) {
+        if !self.rest.is_empty() {
+            self.put(b'P', now, out);
+        }
+        self.rest = Vec::new();
+    }
+
+    fn put(&mut self, tag: u8, now: Timestamp, out: &mut Vec<u8>) {
+        let stream = match self.stream {
+            Stream::Stdout => "stdout",
+            Stream::Stderr => "stderr",
+        };
+        out.extend_from_slice(now.strftime("%Y-%m-%dT%H:%M:%S.%9fZ ").to_string().as_bytes());
+        out.extend_from_slice(stream.as_bytes());
+        out.extend_from_slice(&[b' ', tag, b' ']);
+        out.append(&mut self.rest);
+        out.push(b'\n');
+    }
+}
+
+/// The two FIFOs of a container.
+#[derive(Debug, Clone)]
+pub(crate) struct Fifos {
+    pub(crate) stdout: PathBuf,
+    pub(crate) stderr: PathBuf,
+}
+
+impl Fifos {
+    /// The FIFOs of the container `id` under `dir`; they outlive the agent.
+    pub(crate) fn of(dir: &Path, id: &str) -> Self {
+        let dir = dir.join(id);
+        Self { stdout: dir.join("stdout"), stderr: dir.join("stderr") }
+    }
+
+    /// Makes them, where they aren't there yet.
+    pub(crate) fn make(&self) -> io::Result<()> {
+        for path in [&self.stdout, &self.stderr] {
+            if let Some(dir) = path.parent() {
+                fs::create_dir_all(dir)?;
+            }
+            match nix::unistd::mkfifo(path, nix::sys::stat::Mode::from_bits_truncate(0o600)) {
+                Ok(()) | Err(nix::errno::Errno::EEXIST) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes them with their directory.
+    pub(crate) fn remove(&self) {
+        if let Some(dir) = self.stdout.parent() {
+            // Nothing is lost where this fails: /run is empty after a boot.
+            drop(fs::remove_dir_all(dir));
+        }
+    }
+
+    fn open(&self) -> io::Result<(Receiver, Receiver)> {
+        let open = |path| OpenOptions::new().read_write(true).open_receiver(path);
+        Ok((open(&self.stdout)?, open(&self.stderr)?))
+    }
+}
+
+/// One container's pump.
+#[derive(Debug)]
+struct Pump {
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+}
+
+/// All pumps, by container id.
+#[derive(Debug, Default)]
+pub(crate) struct Pumps {
+    running: Mutex<HashMap<String, Pump>>,
+}
+
+impl Pumps {
+    /// Begins to read the container's output, unless that is so already.
+    pub(crate) fn begin(&self, id: &str, fifos: &Fifos, log: &Path) -> io::Result<()> {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        if running.get(id).is_some_and(|pump| !pump.task.is_finished()) {
+            return Ok(());
+        }
+        fifos.make()?;
+        let (stdout, stderr) = fifos.open()?;
+        let file = LogFile::open(log)?;
+        let (stop, stopped) = oneshot::channel();
+        let task = tokio::spawn(pump(stdout, stderr, file, stopped));
+        running.insert(id.to_owned(), Pump { stop, task });
+        Ok(())
+    }
+
+    /// Reads what is left and ends. Assumption: the container's processes are gone and the shim has copied
+    /// all of their output, as it has when its task is deleted.
+    pub(crate) async fn finish(&self, id: &str) {
+        let pump = self.running.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+        if let Some(Pump { stop, task }) = pump {
+            // A pump that is gone already has nothing to stop.
+            let _stopped: Result<(), ()> = stop.send(());
+            if let Err(error) = task.await {
+                tracing::warn!(container = id, %error, "log pump died");
+            }
+        }
+    }
+}
+
+/// The task of one pump; ends after `stopped`, with all read that the FIFOs hold.
+async fn pump(stdout: Receiver, stderr: Receiver, mut file: LogFile, mut stopped: oneshot::Receiver<()>) {
+    let mut outputs = [(stdout, Lines::new(Stream::Stdout)), (stderr, Lines::new(Stream::Stderr))];
+    let mut out = Vec::new();
+    loop {
+        let [(stdout, _), (stderr, _)] = &outputs;
+        // Readiness is not consumed by waiting for it, so every arm may be dropped at any time.
+        tokio::select! {
+            _ = stdout.readable() => {}
+            _ = stderr.readable() => {}
+            _ = &mut stopped => break,
+        }
+        let now = Timestamp::now();
+        for (receiver, lines) in &mut outputs {
+            let mut chunk = [0; CHUNK];
+            if let Ok(count) = receiver.try_read(&mut chunk) {
+                lines.take(&chunk[..count], now, &mut out);
+            }
+        }
+        save(&mut file, &mut out, now);
+    }
+    let now = Timestamp::now();
+    for (receiver, mut lines) in outputs {
+        read_rest(receiver, |chunk| {
+            lines.take(chunk, now, &mut out);
+            save(&mut file, &mut out, now);
+        });
+        lines.flush(now, &mut out);
+    }
+    save(&mut file, &mut out, now);
+}
+
+/// Reads all that a FIFO holds at this moment, past the readiness that the reactor knows of.
+pub(crate) fn read_rest(receiver: Receiver, mut each: impl FnMut(&[u8])) {
+    let Ok(fd) = receiver.into_nonblocking_fd() else { return };
+    let mut fifo = File::from(fd);
+    let mut chunk = [0; CHUNK];
+    while let Ok(count @ 1..) = fifo.read(&mut chunk) {
+        each(&chunk[..count]);
+    }
+}
+
+/// Output that can't be stored is dropped: a full disk must not stop the container.
+fn save(file: &mut LogFile, out: &mut Vec<u8>, now: Timestamp) {
+    if !out.is_empty()
+        && let Err(error) = file.write(out, now)
+    {
+        tracing::warn!(path = %file.path.display(), %error, "container output lost");
+    }
+    out.clear();
+    out.shrink_to(CHUNK);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn at() -> Timestamp {
+        "2026-01-02T03:04:05.000000006Z".parse().unwrap()
+    }
+
+    #[test]
+    fn lines_have_the_format_that_log_readers_expect() {
+        let mut lines = Lines::new(Stream::Stderr);
+        let mut out = Vec::new();
+        lines.take(b"one\ntw", at(), &mut out);
+        lines.take(b"o\nrest", at(), &mut out);
+        lines.flush(at(), &mut out);
+        let prefix = "2026-01-02T03:04:05.000000006Z stderr";
+        assert_eq!(String::from_utf8(out).unwrap(), format!("{prefix} F one\n{prefix} F two\n{prefix} P rest\n"));
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_lost_however_the_output_is_cut(text in proptest::collection::vec(any::<u8>(), 0..40_000), cut in 1_usize..9_000) {
+            let mut lines = Lines::new(Stream::Stdout);
+            let mut out = Vec::new();
+            for chunk in text.chunks(cut) {
+                lines.take(chunk, at(), &mut out);
+            }
+            lines.flush(at(), &mut out);
+            let mut again = Vec::new();
+            for line in out.split_inclusive(|&byte| byte == b'\n') {
+                let body = &line["2026-01-02T03:04:05.000000006Z stdout ".len()..];
+                prop_assert!(body.len() <= MAX_LINE + 3);
+                again.extend_from_slice(&body[2..body.len() - 1]);
+                if body[0] == b'F' { again.push(b'\n'); }
+            }
+            prop_assert_eq!(again, text);
+        }
+    }
+
+    #[test]
+    fn a_full_file_is_put_aside_and_the_oldest_go() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("0.log");
+        let mut file = LogFile::open(&path).unwrap();
+        for second in 0..8 {
+            file.size = MAX_FILE;
+            file.write(format!("{second}\n").as_bytes(), Timestamp::from_second(second).unwrap()).unwrap();
+        }
+        assert_eq!(rotated(&path).unwrap().len(), KEPT_FILES);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "7\n");
+    }
+
+    #[tokio::test]
+    async fn what_was_written_before_the_end_is_in_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let fifos = Fifos::of(dir.path(), "c");
+        let log = dir.path().join("logs/0.log");
+        let pumps = Pumps::default();
+        pumps.begin("c", &fifos, &log).unwrap();
+        for (path, text) in [(&fifos.stdout, "out\n"), (&fifos.stderr, "err\n")] {
+            File::options().write(true).open(path).unwrap().write_all(text.as_bytes()).unwrap();
+        }
+        pumps.finish("c").await;
+        let text = fs::read_to_string(log).unwrap();
+        assert!(text.contains(" stdout F out\n") && text.contains(" stderr F err\n"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn a_second_pump_goes_on_where_the_first_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        let fifos = Fifos::of(dir.path(), "c");
+        let log = dir.path().join("0.log");
+        fifos.make().unwrap();
+        let mut writer = File::options().read(true).write(true).open(&fifos.stdout).unwrap();
+        writer.write_all(b"while nobody read\n").unwrap();
+        let pumps = Pumps::default();
+        pumps.begin("c", &fifos, &log).unwrap();
+        pumps.finish("c").await;
+        assert!(fs::read_to_string(log).unwrap().contains("while nobody read"));
+    }
+}

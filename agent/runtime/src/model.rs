@@ -1,0 +1,376 @@
+//! What a container engine is to the kubelet: the trait, what goes in and what is seen.
+
+use jiff::Timestamp;
+use sha2::{Digest, Sha256};
+use std::fmt;
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::time::Duration;
+use thiserror::Error;
+
+/// A future of the engine's answer; boxed so that the trait can be an object.
+pub type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
+
+/// The pod that a container belongs to.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PodRef {
+    /// Namespace of the pod.
+    pub namespace: String,
+    /// Name of the pod.
+    pub name: String,
+    /// The pod's uid, which no two pods share.
+    pub uid: String,
+}
+
+/// Init containers run in order before the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// One of `spec.initContainers`.
+    Init,
+    /// One of `spec.containers`.
+    Main,
+}
+
+/// Which container of which pod, and which of its attempts.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ContainerKey {
+    /// The pod.
+    pub pod: PodRef,
+    /// The container's name in the pod.
+    pub container: String,
+    /// Init or main.
+    pub kind: Kind,
+    /// 0 for the first start, one more for each restart.
+    pub attempt: u32,
+}
+
+/// The engine's id of an attempt. It follows from the key alone: the same attempt cannot exist twice,
+/// whoever starts it.
+pub fn container_id(pod_uid: &str, container: &str, attempt: u32) -> String {
+    let mut hash = Sha256::new();
+    for part in [pod_uid.as_bytes(), container.as_bytes()] {
+        hash.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
+        hash.update(part);
+    }
+    hash.update(attempt.to_be_bytes());
+    hex::encode(hash.finalize())
+}
+
+/// Something of the host that the container sees at a place of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mount {
+    /// Path on the host.
+    pub source: PathBuf,
+    /// Absolute path in the container.
+    pub destination: String,
+    /// No writes through this mount.
+    pub read_only: bool,
+}
+
+/// Capabilities beyond or below the default set, without the `CAP_` prefix; `ALL` means all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Added to the default set.
+    pub add: Vec<String>,
+    /// Taken away, before the additions.
+    pub drop: Vec<String>,
+}
+
+/// Namespaces of the host that a container shares, beyond network and host name, which it always does.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SharedNamespaces {
+    /// Process ids.
+    pub pid: bool,
+    /// System V and POSIX IPC.
+    pub ipc: bool,
+}
+
+/// What a container may not do.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Confinement {
+    /// Refuse to start as user 0.
+    pub run_as_non_root: bool,
+    /// No writes to the root file system.
+    pub read_only_root: bool,
+    /// Set-user-id programs gain nothing.
+    pub no_new_privileges: bool,
+}
+
+/// Which system calls a container may make.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Seccomp {
+    /// All but those by which a container could act on the machine.
+    #[default]
+    Filtered,
+    /// All.
+    Unconfined,
+}
+
+/// Limits of a container.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Resources {
+    /// Request in thousandths of a CPU; becomes the weight.
+    pub cpu_request_millis: u64,
+    /// Limit in thousandths of a CPU.
+    pub cpu_limit_millis: Option<u64>,
+    /// Limit in bytes.
+    pub memory_limit: Option<u64>,
+    /// Processes and threads.
+    pub pids_limit: Option<u64>,
+}
+
+/// All that the engine must know to run one attempt of a container.
+#[derive(Debug, Clone)]
+pub struct ContainerSpec {
+    /// Identity.
+    pub key: ContainerKey,
+    /// Image as written in the pod; it must be there ([`Runtime::ensure_image`]).
+    pub image: String,
+    /// Replaces the image's entry point; then the image's arguments are dropped too.
+    pub command: Option<Vec<String>>,
+    /// Replaces the image's arguments.
+    pub args: Option<Vec<String>>,
+    /// Set over the image's environment, in order.
+    pub env: Vec<(String, String)>,
+    /// Replaces the image's working directory.
+    pub working_dir: Option<String>,
+    /// Volumes and files, in order of mounting.
+    pub mounts: Vec<Mount>,
+    /// Namespaces of the host that it shares.
+    pub shared: SharedNamespaces,
+    /// Replaces the image's user.
+    pub user: Option<u32>,
+    /// Replaces the image's group.
+    pub group: Option<u32>,
+    /// Further groups.
+    pub supplemental_groups: Vec<u32>,
+    /// Capabilities.
+    pub capabilities: Capabilities,
+    /// What it may not do.
+    pub confinement: Confinement,
+    /// System call filter.
+    pub seccomp: Seccomp,
+    /// Limits.
+    pub resources: Resources,
+    /// −1000 (last to die) … 1000.
+    pub oom_score_adj: i32,
+    /// Absolute path of the cgroup above the container's own.
+    pub cgroup_parent: String,
+    /// A terminal for standard output.
+    pub tty: bool,
+    /// The back-off that came before this attempt; kept so that the next can be longer.
+    pub backoff: Option<Duration>,
+    /// Where the log goes, in the CRI format.
+    pub log_path: PathBuf,
+}
+
+/// When an image must be asked for at its registry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PullPolicy {
+    /// At each start.
+    Always,
+    /// When it isn't on the machine.
+    IfNotPresent,
+    /// Never: it must be on the machine.
+    Never,
+}
+
+/// An image on the machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Image {
+    /// Full reference.
+    pub name: String,
+    /// `sha256:…` of the manifest (or index) that the reference stands for.
+    pub digest: String,
+    /// Bytes of its layers and manifests as transferred.
+    pub size: u64,
+    /// True if it was fetched just now.
+    pub pulled: bool,
+}
+
+/// What has become of an attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ContainerState {
+    /// Made, and (so far as is known) never started.
+    Created,
+    /// Its first process lives.
+    Running {
+        /// When it was started.
+        started_at: Timestamp,
+    },
+    /// Its first process ended.
+    Exited {
+        /// When it was started.
+        started_at: Timestamp,
+        /// When it ended, or was found gone.
+        finished_at: Timestamp,
+        /// Exit code; 128 + signal for a signal; 255 if nobody saw the end.
+        code: i32,
+        /// The kernel killed it for memory.
+        oom_killed: bool,
+        /// Why its first process could not be started, if it could not.
+        start_error: Option<String>,
+    },
+}
+
+/// A container as the engine has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Container {
+    /// The engine's id.
+    pub id: String,
+    /// Identity.
+    pub key: ContainerKey,
+    /// Image as written in the pod.
+    pub image: String,
+    /// `repository@sha256:…` of the image that it runs.
+    pub image_id: String,
+    /// State.
+    pub state: ContainerState,
+    /// The back-off that came before it.
+    pub backoff: Option<Duration>,
+    /// It was started since the machine booted.
+    pub this_boot: bool,
+}
+
+/// What a command in a container printed and how it ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExecOutput {
+    /// Exit code.
+    pub code: i32,
+    /// Both outputs together, cut at 10 KiB.
+    pub output: Vec<u8>,
+}
+
+/// News from the engine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// Something about a container of this pod changed.
+    Pod(String),
+    /// The connection was lost and is back: anything may have changed.
+    All,
+}
+
+/// The kubelet's view of an error: which of upstream's reasons it becomes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ErrorClass {
+    /// The engine can't be reached; nothing is known.
+    Unavailable,
+    /// The text is no image reference (`InvalidImageName`).
+    InvalidImageName,
+    /// The image isn't there and may not be fetched (`ErrImageNeverPull`).
+    ImageNeverPull,
+    /// Fetching failed (`ErrImagePull`).
+    ImagePull,
+    /// The pod asks for something impossible (`CreateContainerConfigError`).
+    Config,
+    /// Making the container failed (`CreateContainerError`).
+    Create,
+    /// Starting its first process failed (`RunContainerError`).
+    Start,
+    /// There is no such container.
+    NotFound,
+}
+
+/// What went wrong, in words for the pod's events, and its class.
+#[derive(Debug, Error)]
+#[error("{message}")]
+pub struct Error {
+    /// Class.
+    pub class: ErrorClass,
+    /// For a person: what was tried, and on what.
+    pub message: String,
+    /// What stood in the way.
+    #[source]
+    pub source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+impl Error {
+    /// An error without a deeper cause.
+    pub fn new(class: ErrorClass, message: impl Into<String>) -> Self {
+        Self { class, message: message.into(), source: None }
+    }
+
+    /// An error with its cause.
+    pub fn caused(
+        class: ErrorClass,
+        message: impl Into<String>,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        Self { class, message: message.into(), source: Some(source.into()) }
+    }
+
+    /// The whole chain in one line, for an event or a waiting message.
+    pub fn chain(&self) -> String {
+        let mut text = self.message.clone();
+        let mut next = std::error::Error::source(self);
+        while let Some(error) = next {
+            text.push_str(": ");
+            text.push_str(&error.to_string());
+            next = error.source();
+        }
+        text
+    }
+}
+
+/// A container engine.
+///
+/// Guarantees: [`Runtime::list`] shows every container that was ever made and not removed, also those made
+/// by an earlier run of the agent; two calls of [`Runtime::start`] for one key make at most one container.
+pub trait Runtime: Send + Sync + fmt::Debug + 'static {
+    /// Name and version, as in `containerd://1.7.24`; an error means that the engine isn't up.
+    fn version(&self) -> Pending<'_, String>;
+
+    /// Makes sure that the image is on the machine and ready to run.
+    fn ensure_image<'a>(&'a self, image: &'a str, policy: PullPolicy) -> Pending<'a, Image>;
+
+    /// Makes the container and starts its first process.
+    ///
+    /// After an error nothing of it runs. An error of class [`ErrorClass::Start`] leaves the container as
+    /// [`ContainerState::Exited`] with code 128, so that it counts as an attempt.
+    fn start<'a>(&'a self, spec: &'a ContainerSpec) -> Pending<'a, ()>;
+
+    /// Asks the container to end, with the image's stop signal (SIGTERM where it names none).
+    fn stop<'a>(&'a self, id: &'a str) -> Pending<'a, ()>;
+
+    /// Ends all processes of the container at once.
+    fn kill<'a>(&'a self, id: &'a str) -> Pending<'a, ()>;
+
+    /// Removes a container that doesn't run, with its root file system; its log stays.
+    fn remove<'a>(&'a self, id: &'a str) -> Pending<'a, ()>;
+
+    /// The containers of the pod with this uid, or of every pod.
+    fn list<'a>(&'a self, pod_uid: Option<&'a str>) -> Pending<'a, Vec<Container>>;
+
+    /// Runs a command in a running container and waits for its end, at most `limit`.
+    fn exec<'a>(&'a self, id: &'a str, command: &'a [String], limit: Duration) -> Pending<'a, ExecOutput>;
+
+    /// Images on the machine.
+    fn images(&self) -> Pending<'_, Vec<Image>>;
+
+    /// Forgets an image; its data goes when nothing else uses it.
+    fn remove_image<'a>(&'a self, name: &'a str) -> Pending<'a, ()>;
+
+    /// News; each receiver gets all of them from now on.
+    fn changes(&self) -> tokio::sync::broadcast::Receiver<Change>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_differ_where_keys_differ_and_fit_containerd() {
+        assert_ne!(container_id("u", "ab", 0), container_id("ua", "b", 0));
+        assert_ne!(container_id("u", "a", 0), container_id("u", "a", 1));
+        assert_eq!(container_id("u", "a", 0), container_id("u", "a", 0));
+        assert!(container_id("u", "a", 0).len() <= 76);
+    }
+
+    #[test]
+    fn an_error_says_its_whole_chain() {
+        let inner = std::io::Error::other("connection refused");
+        let error = Error::caused(ErrorClass::ImagePull, "pull registry.example/app:1", inner);
+        assert_eq!(error.chain(), "pull registry.example/app:1: connection refused");
+    }
+}

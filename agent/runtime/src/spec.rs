@@ -1,0 +1,323 @@
+//! The OCI runtime specification of a container, made from the pod's wishes and the image's configuration.
+
+use crate::confine;
+use crate::model::{ContainerSpec, Error, ErrorClass, Resources, Seccomp};
+use crate::users::Identity;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// `PATH` of images that name none (as other engines do).
+const DEFAULT_PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// Period of CPU limits in microseconds, the kernel's default.
+const CPU_PERIOD: u64 = 100_000;
+
+/// The part of an image's configuration that a container takes over (OCI image specification, `config`).
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(crate) struct ImageDefaults {
+    pub(crate) env: Option<Vec<String>>,
+    pub(crate) entrypoint: Option<Vec<String>>,
+    pub(crate) cmd: Option<Vec<String>>,
+    pub(crate) user: Option<String>,
+    pub(crate) working_dir: Option<String>,
+    pub(crate) stop_signal: Option<String>,
+}
+
+/// What the host offers and asks for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Host {
+    /// One cgroup tree (version 2).
+    pub(crate) unified_cgroups: bool,
+    /// Capabilities that there are to give, by their bits: the agent's own.
+    pub(crate) capabilities: u64,
+    /// Lowest `oom_score_adj` that may be set, where the agent can't lower it at will.
+    pub(crate) lowest_oom_score: Option<i32>,
+}
+
+/// The whole specification.
+pub(crate) fn runtime_spec(
+    spec: &ContainerSpec,
+    id: &str,
+    image: &ImageDefaults,
+    identity: &Identity,
+    host: Host,
+) -> Result<Value, Error> {
+    if spec.confinement.run_as_non_root && identity.uid == 0 {
+        return Err(config("container has runAsNonRoot and image will run as root"));
+    }
+    let mut linux = json!({
+        "cgroupsPath": format!("{}/{id}", spec.cgroup_parent),
+        "namespaces": namespaces(spec, host),
+        "resources": resources(&spec.resources, host),
+        "maskedPaths": confine::MASKED,
+        "readonlyPaths": confine::READ_ONLY,
+    });
+    if spec.seccomp == Seccomp::Filtered {
+        linux["seccomp"] = confine::seccomp();
+    }
+    Ok(json!({
+        "ociVersion": "1.1.0",
+        "process": process(spec, image, identity, host)?,
+        "root": {"path": "rootfs", "readonly": spec.confinement.read_only_root},
+        "mounts": mounts(spec),
+        "linux": linux,
+    }))
+}
+
+fn process(spec: &ContainerSpec, image: &ImageDefaults, identity: &Identity, host: Host) -> Result<Value, Error> {
+    let capabilities = confine::capabilities(&spec.capabilities, host.capabilities);
+    let cwd = spec.working_dir.as_deref().or(image.working_dir.as_deref()).filter(|dir| !dir.is_empty()).unwrap_or("/");
+    if !cwd.starts_with('/') {
+        return Err(config(format!("workingDir {cwd:?} is not an absolute path")));
+    }
+    let oom_score = host.lowest_oom_score.map_or(spec.oom_score_adj, |lowest| spec.oom_score_adj.max(lowest));
+    let mut groups = identity.groups.clone();
+    groups.extend(&spec.supplemental_groups);
+    groups.sort_unstable();
+    groups.dedup();
+    Ok(json!({
+        "terminal": spec.tty,
+        "user": {"uid": identity.uid, "gid": identity.gid, "additionalGids": groups},
+        "args": arguments(spec, image)?,
+        "env": environment(spec, image),
+        "cwd": cwd,
+        "capabilities": {"bounding": capabilities, "effective": capabilities, "permitted": capabilities},
+        "noNewPrivileges": spec.confinement.no_new_privileges,
+        "oomScoreAdj": oom_score,
+    }))
+}
+
+/// A pod's command drops the image's arguments with its entry point; a pod's arguments replace only those.
+fn arguments(spec: &ContainerSpec, image: &ImageDefaults) -> Result<Vec<String>, Error> {
+    let filled = |list: &Option<Vec<String>>| list.clone().filter(|list| !list.is_empty());
+    let command = filled(&spec.command);
+    let args = filled(&spec.args);
+    let mut all = match &command {
+        Some(command) => command.clone(),
+        None => image.entrypoint.clone().unwrap_or_default(),
+    };
+    match (args, command) {
+        (Some(args), _) => all.extend(args),
+        (None, None) => all.extend(image.cmd.clone().unwrap_or_default()),
+        (None, Some(_)) => {}
+    }
+    if all.first().is_none_or(String::is_empty) {
+        return Err(config("no command specified: neither the pod nor the image names one"));
+    }
+    Ok(all)
+}
+
+/// The image's variables, then the pod's over them; a later one of the same name wins.
+fn environment(spec: &ContainerSpec, image: &ImageDefaults) -> Vec<String> {
+    let mut all: Vec<String> = Vec::new();
+    let mut set = |entry: String| {
+        let name = entry.split('=').next().unwrap_or_default().to_owned() + "=";
+        match all.iter_mut().find(|old| old.starts_with(&name)) {
+            Some(old) => *old = entry,
+            None => all.push(entry),
+        }
+    };
+    set(DEFAULT_PATH.to_owned());
+    if spec.tty {
+        set("TERM=xterm".to_owned());
+    }
+    image.env.iter().flatten().filter(|entry| entry.contains('=')).cloned().for_each(&mut set);
+    spec.env.iter().map(|(name, value)| format!("{name}={value}")).for_each(&mut set);
+    all
+}
+
+fn namespaces(spec: &ContainerSpec, host: Host) -> Vec<Value> {
+    let own = [("mount", true), ("pid", !spec.shared.pid), ("ipc", !spec.shared.ipc), ("cgroup", host.unified_cgroups)];
+    own.into_iter().filter(|(_, own)| *own).map(|(kind, _)| json!({"type": kind})).collect()
+}
+
+/// Limits; every device is denied beyond those that the OCI specification gives to all (null, zero, tty …).
+fn resources(wanted: &Resources, host: Host) -> Value {
+    let shares = (wanted.cpu_request_millis * 1024 / 1000).clamp(2, 262_144);
+    let mut all = json!({
+        "devices": [{"allow": false, "access": "rwm"}],
+        "cpu": {"shares": shares},
+    });
+    if let Some(millis) = wanted.cpu_limit_millis {
+        all["cpu"]["period"] = json!(CPU_PERIOD);
+        all["cpu"]["quota"] = json!((millis * CPU_PERIOD / 1000).max(1000));
+    }
+    if let Some(bytes) = wanted.memory_limit {
+        all["memory"] = json!({"limit": bytes});
+        if host.unified_cgroups {
+            all["memory"]["swap"] = json!(bytes);
+            all["unified"] = json!({"memory.oom.group": "1"});
+        }
+    }
+    if let Some(pids) = wanted.pids_limit {
+        all["pids"] = json!({"limit": pids});
+    }
+    all
+}
+
+fn mounts(spec: &ContainerSpec) -> Vec<Value> {
+    let system = |destination: &str, kind: &str, options: &[&str]| json!({"destination": destination, "type": kind, "source": kind, "options": options});
+    let mut all = vec![
+        system("/proc", "proc", &["nosuid", "noexec", "nodev"]),
+        system("/dev", "tmpfs", &["nosuid", "strictatime", "mode=755", "size=65536k"]),
+        system("/dev/pts", "devpts", &["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"]),
+        system("/dev/shm", "tmpfs", &["nosuid", "noexec", "nodev", "mode=1777", "size=65536k"]),
+        system("/dev/mqueue", "mqueue", &["nosuid", "noexec", "nodev"]),
+        system("/sys", "sysfs", &["nosuid", "noexec", "nodev", "ro"]),
+        system("/sys/fs/cgroup", "cgroup", &["nosuid", "noexec", "nodev", "relatime", "ro"]),
+    ];
+    all.extend(spec.mounts.iter().map(|mount| {
+        let access = if mount.read_only { "ro" } else { "rw" };
+        json!({
+            "destination": mount.destination,
+            "type": "bind",
+            "source": mount.source,
+            "options": ["rbind", "rprivate", "nosuid", "nodev", access],
+        })
+    }));
+    all
+}
+
+/// A signal by number or name (`SIGTERM`, `TERM`, `15`), as images write it.
+pub(crate) fn signal_number(text: &str) -> Option<u32> {
+    let upper = text.to_ascii_uppercase();
+    if let Ok(number) = upper.parse::<u32>() {
+        return (1..=64).contains(&number).then_some(number);
+    }
+    let name = if upper.starts_with("SIG") { upper } else { format!("SIG{upper}") };
+    if let Some(offset) = name.strip_prefix("SIGRTMIN+") {
+        return offset.parse::<u32>().ok().filter(|offset| *offset <= 30).map(|offset| 34 + offset);
+    }
+    let signal: nix::sys::signal::Signal = name.parse().ok()?;
+    u32::try_from(signal as i32).ok()
+}
+
+fn config(message: impl Into<String>) -> Error {
+    Error::new(ErrorClass::Config, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Capabilities, Confinement, ContainerKey, Kind, Mount, PodRef, SharedNamespaces};
+
+    const HOST: Host = Host { unified_cgroups: true, capabilities: u64::MAX, lowest_oom_score: None };
+
+    fn wanted() -> ContainerSpec {
+        let pod = PodRef { namespace: "default".into(), name: "a".into(), uid: "u".into() };
+        ContainerSpec {
+            key: ContainerKey { pod, container: "c".into(), kind: Kind::Main, attempt: 0 },
+            image: "registry.example/app:1".into(),
+            command: None,
+            args: None,
+            env: vec![("B".into(), "pod".into())],
+            working_dir: None,
+            mounts: vec![Mount { source: "/data".into(), destination: "/d".into(), read_only: true }],
+            shared: SharedNamespaces::default(),
+            user: None,
+            group: None,
+            supplemental_groups: vec![7],
+            capabilities: Capabilities::default(),
+            confinement: Confinement::default(),
+            seccomp: Seccomp::Filtered,
+            resources: Resources {
+                cpu_request_millis: 500,
+                cpu_limit_millis: Some(1500),
+                memory_limit: Some(1 << 20),
+                pids_limit: None,
+            },
+            oom_score_adj: -997,
+            cgroup_parent: "/kubepods/podu".into(),
+            tty: false,
+            backoff: None,
+            log_path: "/l".into(),
+        }
+    }
+
+    fn image() -> ImageDefaults {
+        ImageDefaults {
+            env: Some(vec!["A=image".into(), "B=image".into()]),
+            entrypoint: Some(vec!["/entry".into()]),
+            cmd: Some(vec!["default".into()]),
+            ..ImageDefaults::default()
+        }
+    }
+
+    fn root() -> Identity {
+        Identity { uid: 0, gid: 0, groups: vec![0] }
+    }
+
+    fn made(spec: &ContainerSpec) -> Value {
+        runtime_spec(spec, "id", &image(), &root(), HOST).unwrap()
+    }
+
+    #[test]
+    fn command_and_arguments_follow_the_four_cases() {
+        let args = |command: Option<&str>, args: Option<&str>| {
+            let list = |text: Option<&str>| text.map(|text| vec![text.to_owned()]);
+            let spec = ContainerSpec { command: list(command), args: list(args), ..wanted() };
+            made(&spec)["process"]["args"].clone()
+        };
+        assert_eq!(args(None, None), json!(["/entry", "default"]));
+        assert_eq!(args(None, Some("x")), json!(["/entry", "x"]));
+        assert_eq!(args(Some("/cmd"), None), json!(["/cmd"]));
+        assert_eq!(args(Some("/cmd"), Some("x")), json!(["/cmd", "x"]));
+    }
+
+    #[test]
+    fn nothing_to_run_is_the_pods_fault() {
+        let error = runtime_spec(&wanted(), "id", &ImageDefaults::default(), &root(), HOST).unwrap_err();
+        assert_eq!(error.class, ErrorClass::Config);
+    }
+
+    #[test]
+    fn the_pods_variables_win_over_the_images() {
+        let env = made(&wanted())["process"]["env"].clone();
+        assert_eq!(env, json!([DEFAULT_PATH, "A=image", "B=pod"]));
+    }
+
+    #[test]
+    fn no_device_is_given_beyond_the_specifications_own() {
+        let spec = made(&wanted());
+        assert_eq!(spec["linux"]["resources"]["devices"], json!([{"allow": false, "access": "rwm"}]));
+        assert!(spec["linux"].get("devices").is_none());
+        let dev: Vec<&Value> =
+            spec["mounts"].as_array().unwrap().iter().filter(|m| m["destination"] == "/dev").collect();
+        assert_eq!(dev.len(), 1);
+        assert_eq!(dev[0]["type"], "tmpfs");
+    }
+
+    #[test]
+    fn run_as_non_root_refuses_user_zero() {
+        let spec =
+            ContainerSpec { confinement: Confinement { run_as_non_root: true, ..Confinement::default() }, ..wanted() };
+        assert_eq!(runtime_spec(&spec, "id", &image(), &root(), HOST).unwrap_err().class, ErrorClass::Config);
+        let user = Identity { uid: 1000, ..root() };
+        assert!(runtime_spec(&spec, "id", &image(), &user, HOST).is_ok());
+    }
+
+    #[test]
+    fn limits_are_in_the_kernels_units() {
+        let resources = made(&wanted())["linux"]["resources"].clone();
+        assert_eq!(resources["cpu"], json!({"shares": 512, "period": 100_000, "quota": 150_000}));
+        assert_eq!(resources["memory"]["limit"], json!(1 << 20));
+    }
+
+    #[test]
+    fn an_agent_that_may_not_lower_the_oom_score_does_not_try() {
+        let host = Host { lowest_oom_score: Some(0), ..HOST };
+        let spec = runtime_spec(&wanted(), "id", &image(), &root(), host).unwrap();
+        assert_eq!(spec["process"]["oomScoreAdj"], json!(0));
+        assert_eq!(made(&wanted())["process"]["oomScoreAdj"], json!(-997));
+    }
+
+    #[test]
+    fn signals_are_read_as_images_write_them() {
+        assert_eq!(signal_number("SIGTERM"), Some(15));
+        assert_eq!(signal_number("quit"), Some(3));
+        assert_eq!(signal_number("9"), Some(9));
+        assert_eq!(signal_number("SIGRTMIN+3"), Some(37));
+        assert_eq!(signal_number("SIGNOTHING"), None);
+        assert_eq!(signal_number("0"), None);
+    }
+}

@@ -1,0 +1,215 @@
+//! Who a container's process is: numbers for the names in images, from the image's own files.
+//!
+//! The files are read from the layers' directories on the host, without a mount. Nothing of the image is
+//! trusted: symbolic links are not followed, sizes are bounded.
+
+use crate::model::{Error, ErrorClass};
+use containerd_client::types::Mount;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// Largest passwd or group file that is looked at.
+const MAX_FILE: u64 = 1 << 20;
+/// Most groups that a process is given from the image.
+const MAX_GROUPS: usize = 1024;
+
+/// The numbers of a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) groups: Vec<u32>,
+}
+
+/// What the pod says of user and group.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wish {
+    pub(crate) user: Option<u32>,
+    pub(crate) group: Option<u32>,
+}
+
+/// The image's passwd and group files, as text.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Accounts {
+    pub(crate) passwd: String,
+    pub(crate) group: String,
+}
+
+impl Accounts {
+    /// Reads both files from a root file system that isn't mounted yet.
+    pub(crate) fn read(mounts: &[Mount]) -> Self {
+        let layers = layers(mounts);
+        Self { passwd: read_in(&layers, "passwd"), group: read_in(&layers, "group") }
+    }
+
+    /// The numbers for the image's user (`name|uid[:group|gid]`) and the pod's wish, which wins.
+    pub(crate) fn identity(&self, image_user: &str, wish: Wish) -> Result<Identity, Error> {
+        let (user, group) = match (wish.user, image_user.split_once(':')) {
+            (Some(uid), _) => (uid.to_string(), None),
+            (None, Some((user, group))) => (user.to_owned(), Some(group)),
+            (None, None) => (image_user.to_owned(), None),
+        };
+        let account = self.account(if user.is_empty() { "0" } else { &user })?;
+        let gid = match (wish.group, group) {
+            (Some(gid), _) => gid,
+            (None, Some(group)) if !group.is_empty() => self.group(group)?,
+            (None, _) => account.gid,
+        };
+        let mut groups = vec![gid];
+        if let Some(name) = &account.name {
+            groups.extend(self.groups_of(name));
+        }
+        groups.sort_unstable();
+        groups.dedup();
+        Ok(Identity { uid: account.uid, gid, groups })
+    }
+
+    fn account(&self, user: &str) -> Result<Account, Error> {
+        let number = user.parse::<u32>().ok();
+        let found = self.passwd.lines().filter_map(Account::read).find(|account| match number {
+            Some(uid) => account.uid == uid,
+            None => account.name.as_deref() == Some(user),
+        });
+        match (found, number) {
+            (Some(account), _) => Ok(account),
+            (None, Some(uid)) => Ok(Account { name: None, uid, gid: 0 }),
+            (None, None) => Err(unknown("user", user)),
+        }
+    }
+
+    fn group(&self, group: &str) -> Result<u32, Error> {
+        if let Ok(gid) = group.parse() {
+            return Ok(gid);
+        }
+        let find = |line: &str| {
+            let mut fields = line.split(':');
+            (fields.next() == Some(group)).then(|| fields.nth(1)?.parse().ok()).flatten()
+        };
+        self.group.lines().find_map(find).ok_or_else(|| unknown("group", group))
+    }
+
+    fn groups_of<'a>(&'a self, user: &'a str) -> impl Iterator<Item = u32> + 'a {
+        let member = move |line: &'a str| {
+            let mut fields = line.split(':');
+            let gid = fields.nth(2)?.parse().ok()?;
+            fields.next()?.split(',').any(|name| name.trim() == user).then_some(gid)
+        };
+        self.group.lines().filter_map(member).take(MAX_GROUPS)
+    }
+}
+
+struct Account {
+    name: Option<String>,
+    uid: u32,
+    gid: u32,
+}
+
+impl Account {
+    fn read(line: &str) -> Option<Self> {
+        let mut fields = line.split(':');
+        let name = fields.next()?.to_owned();
+        let uid = fields.nth(1)?.parse().ok()?;
+        let gid = fields.next()?.parse().ok()?;
+        Some(Self { name: Some(name), uid, gid })
+    }
+}
+
+fn unknown(what: &str, name: &str) -> Error {
+    Error::new(ErrorClass::Config, format!("the image has no {what} named {name:?}: set runAsUser to a number"))
+}
+
+/// The directories of an overlay or a single bind, topmost first.
+fn layers(mounts: &[Mount]) -> Vec<PathBuf> {
+    let mut all = Vec::new();
+    for mount in mounts {
+        if mount.r#type == "bind" {
+            all.push(PathBuf::from(&mount.source));
+        }
+        let option = |name: &str| mount.options.iter().find_map(|option| option.strip_prefix(name));
+        all.extend(option("upperdir=").map(PathBuf::from));
+        all.extend(option("lowerdir=").into_iter().flat_map(|dirs| dirs.split(':')).map(PathBuf::from));
+    }
+    all
+}
+
+/// The file `etc/<name>` of the topmost layer that has it; empty where none does.
+fn read_in(layers: &[PathBuf], name: &str) -> String {
+    layers.iter().find_map(|layer| read_plain(&layer.join("etc"), name)).unwrap_or_default()
+}
+
+fn read_plain(dir: &Path, name: &str) -> Option<String> {
+    if !dir.symlink_metadata().ok()?.is_dir() {
+        return None;
+    }
+    let flags = nix::fcntl::OFlag::O_NOFOLLOW | nix::fcntl::OFlag::O_NONBLOCK;
+    let file = File::options().read(true).custom_flags(flags.bits()).open(dir.join(name)).ok()?;
+    if !file.metadata().ok()?.is_file() {
+        return Some(String::new());
+    }
+    let mut bytes = Vec::new();
+    file.take(MAX_FILE).read_to_end(&mut bytes).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const NO_WISH: Wish = Wish { user: None, group: None };
+
+    fn accounts() -> Accounts {
+        Accounts {
+            passwd: "root:x:0:0::/root:/bin/sh\nweb:x:33:34::/:/bin/false\nbroken".into(),
+            group: "root:x:0:\nweb:x:34:\nlogs:x:50:web,other\n".into(),
+        }
+    }
+
+    #[test]
+    fn an_image_without_user_runs_as_root() {
+        assert_eq!(accounts().identity("", NO_WISH).unwrap(), Identity { uid: 0, gid: 0, groups: vec![0] });
+    }
+
+    #[test]
+    fn a_name_brings_its_groups() {
+        assert_eq!(accounts().identity("web", NO_WISH).unwrap(), Identity { uid: 33, gid: 34, groups: vec![34, 50] });
+        assert_eq!(accounts().identity("web:logs", NO_WISH).unwrap().gid, 50);
+    }
+
+    #[test]
+    fn the_pods_wish_wins() {
+        let wish = Wish { user: Some(1000), group: Some(7) };
+        assert_eq!(accounts().identity("web", wish).unwrap(), Identity { uid: 1000, gid: 7, groups: vec![7] });
+    }
+
+    #[test]
+    fn a_name_that_the_image_lacks_is_an_error() {
+        assert_eq!(accounts().identity("nobody", NO_WISH).unwrap_err().class, ErrorClass::Config);
+    }
+
+    #[test]
+    fn the_topmost_layer_wins_and_links_are_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        for layer in ["up", "low"] {
+            std::fs::create_dir_all(dir.path().join(layer).join("etc")).unwrap();
+        }
+        std::fs::write(dir.path().join("low/etc/passwd"), "low:x:1:1").unwrap();
+        std::fs::write(dir.path().join("low/etc/group"), "low:x:1:").unwrap();
+        std::fs::write(dir.path().join("up/etc/passwd"), "up:x:2:2").unwrap();
+        std::os::unix::fs::symlink("/etc/group", dir.path().join("up/etc/group")).unwrap();
+        let option = |name: &str, layer: &str| format!("{name}={}", dir.path().join(layer).display());
+        let mount = Mount { options: vec![option("upperdir", "up"), option("lowerdir", "low")], ..Mount::default() };
+        let read = Accounts::read(&[mount]);
+        assert_eq!(read.passwd, "up:x:2:2");
+        assert_eq!(read.group, "low:x:1:", "the link is passed over");
+    }
+
+    proptest! {
+        #[test]
+        fn no_file_content_panics(passwd in "\\PC{0,200}", group in "\\PC{0,200}", user in "\\PC{0,20}") {
+            drop(Accounts { passwd, group }.identity(&user, NO_WISH));
+        }
+    }
+}

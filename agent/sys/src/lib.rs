@@ -1,0 +1,28 @@
+//! The only unsafe room: block devices, device mapper, kernel modules, mounts, processes, signals,
+//! sockets, clock, power and the raw TPM device, behind safe calls.
+//!
+//! Guarantees: no policy lives here. Each call does one thing, says what it could not do in a typed
+//! [`Error`] with the system's reason as its source, and holds no state. There are no tasks and no
+//! channels. The wire layouts (device-mapper requests, TPM commands) are built and read by pure
+//! functions, so that they are tested without a kernel.
+//!
+//! Enter at the module of the thing: [`verity`] opens a read-only verified root, [`module`] loads
+//! kernel modules, [`process`] starts services, [`tpm`] extends a PCR.
+//!
+//! Containers must never be given a TPM device: [`tpm::DEVICE_NAMES`] lists the names to leave out.
+
+#![allow(unsafe_code, reason = "this is the one room for it; every block says why it is sound")]
+
+pub mod block;
+pub mod clock;
+mod error;
+pub mod module;
+pub mod mount;
+pub mod power;
+pub mod process;
+pub mod signal;
+pub mod socket;
+pub mod tpm;
+pub mod verity;
+
+pub use error::{Error, Result};

@@ -1,0 +1,29 @@
+//! Kernel modules by `finit_module(2)`.
+
+use std::fs::File;
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::kmod::{ModuleInitFlags, finit_module};
+
+use crate::error::{Context, Result};
+
+/// What loading a module came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Loaded {
+    /// The kernel took it now.
+    Now,
+    /// It was there already, or is built in.
+    Already,
+}
+
+/// Loads the module in `path` without parameters. Its dependencies must be loaded already.
+pub fn load(path: &Path) -> Result<Loaded> {
+    let name = path.display().to_string();
+    let file = File::open(path).at("open module", &name)?;
+    match finit_module(&file, c"", ModuleInitFlags::empty()) {
+        Ok(()) => Ok(Loaded::Now),
+        Err(Errno::EEXIST) => Ok(Loaded::Already),
+        Err(cause) => Err(cause).at("load module", &name),
+    }
+}

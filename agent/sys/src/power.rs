@@ -1,0 +1,46 @@
+//! The machine's end: write out, reboot, power off, and keeping this process in memory until then.
+
+use nix::sys::mman::{MlockAllFlags, mlockall};
+use nix::sys::reboot::{RebootMode, reboot, set_cad_enabled};
+
+use crate::error::{Context, Error, Result};
+
+/// How the machine ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// Start again through the firmware.
+    Reboot,
+    /// Switch off.
+    PowerOff,
+}
+
+/// Writes all filesystems out.
+pub fn sync() {
+    nix::unistd::sync();
+}
+
+/// Ends the machine at once, without writing anything out. Returns only where the kernel refused.
+pub fn end(how: End) -> Error {
+    let mode = match how {
+        End::Reboot => RebootMode::RB_AUTOBOOT,
+        End::PowerOff => RebootMode::RB_POWER_OFF,
+    };
+    match reboot(mode) {
+        Err(cause) => Error::new("end", "the machine", cause),
+    }
+}
+
+/// Makes Ctrl-Alt-Del send SIGINT to PID 1 instead of rebooting at once.
+pub fn catch_ctrl_alt_del() -> Result<()> {
+    set_cad_enabled(false).at("catch", "Ctrl-Alt-Del")
+}
+
+/// Keeps all pages of this process in memory, so that it can speak and act when its disk is gone.
+pub fn stay_in_memory() -> Result<()> {
+    mlockall(MlockAllFlags::MCL_CURRENT | MlockAllFlags::MCL_FUTURE).at("keep in memory", "this process")
+}
+
+/// Sets the machine's host name.
+pub fn set_host_name(name: &str) -> Result<()> {
+    nix::unistd::sethostname(name).at("set the host name to", name)
+}

@@ -1,0 +1,151 @@
+//! Starting, ending and reaping processes.
+
+use std::fs::File;
+use std::io::{PipeReader, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Command, ExitStatus, Stdio};
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{Pid, setsid};
+
+use crate::error::{Context, Result};
+
+/// A program to start, with nothing inherited but what is named here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Program {
+    /// Absolute path.
+    pub path: String,
+    /// Arguments after the program's name.
+    pub arguments: Vec<String>,
+    /// The whole environment.
+    pub environment: Vec<(String, String)>,
+    /// The control group directory to start in, which must exist.
+    pub cgroup: Option<String>,
+    /// From -1000 (never killed for memory) to 1000.
+    pub oom_score: i16,
+}
+
+/// A started program.
+#[derive(Debug)]
+pub struct Started {
+    /// Its process id, also the id of its session.
+    pub pid: i32,
+    /// What it writes to standard output and error; reads never block.
+    pub output: PipeReader,
+}
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// By itself, with this code.
+    Code(i32),
+    /// By this signal.
+    Signal(i32),
+}
+
+/// Starts `program` in a session of its own, with no signal blocked and no input.
+pub fn start(program: &Program) -> Result<Started> {
+    let name = program.path.as_str();
+    let (output, writer) = std::io::pipe().at("make a pipe for", name)?;
+    fcntl(&output, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).at("make a pipe for", name)?;
+    let group = match &program.cgroup {
+        Some(path) => {
+            let file = Path::new(path).join("cgroup.procs");
+            Some(File::options().write(true).open(&file).at("enter the control group of", name)?)
+        }
+        None => None,
+    };
+    let oom_score = program.oom_score.to_string();
+    let mut command = Command::new(name);
+    command.args(&program.arguments).env_clear().envs(program.environment.iter().cloned()).current_dir("/");
+    command.stdin(Stdio::null()).stdout(writer.try_clone().at("share the pipe of", name)?).stderr(writer);
+    let prepare = move || {
+        setsid()?;
+        sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
+        if let Some(mut file) = group.as_ref() {
+            file.write_all(b"0")?;
+        }
+        let mut own = File::options().write(true).open("/proc/self/oom_score_adj")?;
+        own.write_all(oom_score.as_bytes())
+    };
+    // SAFETY: between fork and exec the closure makes plain system calls only (the paths are short enough
+    // for std's stack buffer, the text was made before), so it takes no lock and allocates nothing.
+    unsafe { command.pre_exec(prepare) };
+    let child = command.spawn().at("start", name)?;
+    let pid = i32::try_from(child.id()).map_err(std::io::Error::other).at("start", name)?;
+    Ok(Started { pid, output })
+}
+
+/// Runs `program` to its end and returns how it ended with what it wrote, at most `limit` bytes.
+pub fn run(path: &str, arguments: &[&str], limit: usize) -> Result<(Ended, Vec<u8>)> {
+    let mut command = Command::new(path);
+    command.args(arguments).env_clear().env("PATH", "/usr/sbin:/usr/bin").stdin(Stdio::null());
+    let mut done = command.output().at("run", path)?;
+    done.stdout.append(&mut done.stderr);
+    done.stdout.truncate(limit);
+    Ok((ended(done.status), done.stdout))
+}
+
+fn ended(status: ExitStatus) -> Ended {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => Ended::Code(code),
+        (None, Some(signal)) => Ended::Signal(signal),
+        (None, None) => Ended::Code(-1),
+    }
+}
+
+/// Reaps one dead child; `None` when there is none now.
+pub fn reap() -> Option<(i32, Ended)> {
+    loop {
+        match waitpid(Pid::from_raw(-1), Some(WaitPidFlag::WNOHANG)) {
+            Ok(WaitStatus::Exited(pid, code)) => return Some((pid.as_raw(), Ended::Code(code))),
+            Ok(WaitStatus::Signaled(pid, signal, _)) => return Some((pid.as_raw(), Ended::Signal(signal as i32))),
+            Ok(
+                WaitStatus::Stopped(..)
+                | WaitStatus::Continued(_)
+                | WaitStatus::PtraceEvent(..)
+                | WaitStatus::PtraceSyscall(_),
+            )
+            | Err(Errno::EINTR) => {}
+            Ok(WaitStatus::StillAlive) | Err(_) => return None,
+        }
+    }
+}
+
+/// Whether this process has any child, dead or alive.
+pub fn has_children() -> bool {
+    use nix::sys::wait::{Id, waitid};
+    waitid(Id::All, WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT) != Err(Errno::ECHILD)
+}
+
+/// Asks a process to end (SIGTERM). A process already gone is no error.
+pub fn ask_to_end(pid: i32) -> Result<()> {
+    send(pid, Signal::SIGTERM)
+}
+
+/// Ends a process at once (SIGKILL). A process already gone is no error.
+pub fn end_at_once(pid: i32) -> Result<()> {
+    send(pid, Signal::SIGKILL)
+}
+
+/// Sends SIGTERM (or, `at_once`, SIGKILL) to every process but this one. Only PID 1 may use it.
+pub fn end_everything(at_once: bool) -> Result<()> {
+    send(-1, if at_once { Signal::SIGKILL } else { Signal::SIGTERM })
+}
+
+fn send(pid: i32, signal: Signal) -> Result<()> {
+    match kill(Pid::from_raw(pid), signal) {
+        Ok(()) | Err(Errno::ESRCH) => Ok(()),
+        Err(cause) => Err(cause).at("signal process", &pid.to_string()),
+    }
+}
+
+/// Replaces this process's program; returns only where that failed.
+pub fn replace(path: &str, arguments: &[&str]) -> crate::Error {
+    let cause = Command::new(path).args(arguments).env_clear().exec();
+    crate::Error::new("execute", path, cause)
+}

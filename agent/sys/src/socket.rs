@@ -1,0 +1,96 @@
+//! Sockets: who is at the other end, one interface only, and the kernel's device events.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use nix::libc::{AF_PACKET, sockaddr_ll};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, SockaddrIn, bind, recv, socket,
+};
+use nix::sys::socket::{LinkAddr, SockaddrLike, sendto};
+use nix::sys::socket::{getsockopt, setsockopt, sockopt};
+
+use crate::error::{Context, Result};
+
+/// The user id of the process that connected a Unix socket (`SO_PEERCRED`), as it was at that time.
+pub fn peer_user(connection: &impl AsFd) -> Result<u32> {
+    Ok(getsockopt(connection, sockopt::PeerCredentials).at("identify", "the socket's peer")?.uid())
+}
+
+/// The kernel's device events (`uevent` over netlink): readable as soon as any device came or went.
+#[derive(Debug)]
+pub struct DeviceEvents(OwnedFd);
+
+impl DeviceEvents {
+    /// Subscribes to the kernel's own events, group 1.
+    pub fn open() -> Result<Self> {
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let fd = socket(AddressFamily::Netlink, SockType::Datagram, flags, SockProtocol::NetlinkKObjectUEvent)
+            .at("open", "device events")?;
+        bind(fd.as_raw_fd(), &NetlinkAddr::new(0, 1)).at("subscribe to", "device events")?;
+        Ok(Self(fd))
+    }
+
+    /// Throws away what has queued up; the events are a bell, the truth is in `/sys`.
+    pub fn drain(&self) {
+        let mut buffer = [0_u8; 8192];
+        while recv(self.0.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT).is_ok() {}
+    }
+}
+
+impl AsFd for DeviceEvents {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// A UDP socket bound to `port` on one interface alone, which may send to everybody on its segment and needs no
+/// address of its own. It doesn't block.
+pub fn udp_on_interface(interface: &str, port: u16) -> Result<OwnedFd> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let fd = socket(AddressFamily::Inet, SockType::Datagram, flags, None).at("open a UDP socket on", interface)?;
+    setsockopt(&fd, sockopt::ReuseAddr, &true).at("share the port on", interface)?;
+    setsockopt(&fd, sockopt::Broadcast, &true).at("allow broadcast on", interface)?;
+    setsockopt(&fd, sockopt::BindToDevice, &interface.into()).at("bind a socket to", interface)?;
+    bind(fd.as_raw_fd(), &SockaddrIn::new(0, 0, 0, 0, port)).at("bind a port on", interface)?;
+    Ok(fd)
+}
+
+/// A socket that sends whole IPv4 packets to everybody on one interface's segment, below the kernel's choice of source
+/// addresses: a machine that has no address yet must not speak with that of another interface.
+#[derive(Debug)]
+pub struct Segment {
+    socket: OwnedFd,
+    interface: i32,
+}
+
+impl Segment {
+    /// Opens it for the interface of this index. It receives nothing.
+    pub fn open(index: u32) -> Result<Self> {
+        let what = "a packet socket";
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let interface = i32::try_from(index).map_err(std::io::Error::other).at("open", what)?;
+        let socket = socket(AddressFamily::Packet, SockType::Datagram, flags, None).at("open", what)?;
+        Ok(Self { socket, interface })
+    }
+
+    /// Sends an IPv4 packet, header and all, to the segment's broadcast address, without waiting.
+    pub fn broadcast(&self, packet: &[u8]) -> Result<()> {
+        const IPV4: u16 = 0x0800;
+        let to = sockaddr_ll {
+            sll_family: u16::try_from(AF_PACKET).unwrap_or_default(),
+            sll_protocol: IPV4.to_be(),
+            sll_ifindex: self.interface,
+            sll_hatype: 0,
+            sll_pkttype: 0,
+            sll_halen: 6,
+            sll_addr: [0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0],
+        };
+        let length = u32::try_from(size_of::<sockaddr_ll>()).ok();
+        // SAFETY: the structure is a whole link-layer address, says so in its family, and lives through the call, which
+        // copies it.
+        let address = unsafe { LinkAddr::from_raw((&raw const to).cast(), length) };
+        let address = address.ok_or_else(|| std::io::Error::other("not a link address")).at("address", "a segment")?;
+        sendto(self.socket.as_raw_fd(), packet, &address, MsgFlags::MSG_DONTWAIT).at("send to", "a segment")?;
+        Ok(())
+    }
+}

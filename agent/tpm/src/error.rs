@@ -1,0 +1,83 @@
+//! What can go wrong between the agent and its TPM.
+
+use std::time::Duration;
+
+/// A failed request to the TPM.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The transport's description could not be understood.
+    #[error("\"{tcti}\" names no TPM; write \"device:/dev/tpmrm0\" or \"swtpm:host=127.0.0.1,port=2321\"")]
+    Tcti {
+        /// What was configured.
+        tcti: String,
+        /// Why it was refused.
+        #[source]
+        source: tss_esapi::Error,
+    },
+    /// The TPM did not answer at the start.
+    #[error("the TPM at \"{tcti}\" cannot be opened")]
+    Open {
+        /// What was configured.
+        tcti: String,
+        /// Why it was refused.
+        #[source]
+        source: tss_esapi::Error,
+    },
+    /// A TPM command failed.
+    #[error("the TPM failed to {step}")]
+    Command {
+        /// What the command was for.
+        step: &'static str,
+        /// The response code.
+        #[source]
+        source: tss_esapi::Error,
+    },
+    /// The registers differ from those that the node key was made for, so it can no longer be used.
+    #[error("the node key's policy no longer holds: a register it is bound to has changed since it was made; reboot")]
+    PolicyBroken {
+        /// The response code.
+        #[source]
+        source: tss_esapi::Error,
+    },
+    /// The registers were extended again and again while they were being used.
+    #[error("the TPM's registers kept changing during {attempts} attempts to {step}")]
+    Unsteady {
+        /// What was attempted.
+        step: &'static str,
+        /// How often.
+        attempts: u32,
+    },
+    /// The TPM has no endorsement key of a kind that is understood.
+    #[error("the TPM has no endorsement key (looked for RSA 2048, ECC P-256 and ECC P-384)")]
+    NoEndorsementKey,
+    /// A value from outside does not fit where it must go.
+    #[error("{what} is malformed or too large")]
+    Malformed {
+        /// Which value.
+        what: &'static str,
+    },
+    /// The sealed bytes were not made by this TPM, or were altered.
+    #[error("the sealed bytes do not open: made by another TPM, or altered")]
+    NotSealedHere,
+    /// The TPM's thread could not be started.
+    #[error("the TPM's thread cannot be started")]
+    Thread(#[source] std::io::Error),
+    /// The TPM's thread has ended.
+    #[error("the TPM's thread has ended")]
+    Gone,
+    /// The TPM did not answer in time.
+    #[error("the TPM did not answer within {} s", .0.as_secs())]
+    TimedOut(Duration),
+}
+
+/// Names the step that a TPM command belongs to.
+pub(crate) trait Step<T> {
+    /// Wraps a failure of the step called `step`, an infinitive such as "quote".
+    fn step(self, step: &'static str) -> Result<T, Error>;
+}
+
+impl<T> Step<T> for Result<T, tss_esapi::Error> {
+    fn step(self, step: &'static str) -> Result<T, Error> {
+        self.map_err(|source| Error::Command { step, source })
+    }
+}

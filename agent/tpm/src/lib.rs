@@ -1,0 +1,32 @@
+//! The machine's keys in its TPM: quote, certify, activate, sign and seal.
+//!
+//! One thread owns the TPM; [`Tpm`] is a cheap handle that sends it requests over a bounded channel and waits for the
+//! answer. Calls block, for tens of milliseconds on a good day: async callers go through `spawn_blocking`, and a
+//! TLS handshake that signs with [`Tpm::sign`] needs a multi-thread runtime.
+//!
+//! Keys: the endorsement keys ([`EndorsementKey`]); the attestation key, a primary of the endorsement hierarchy whose
+//! auth value is random for each start of the thread and never leaves it (the auth value is no part of the key's
+//! derivation, so the key is the same for the life of the TPM); the node key, a primary of the NULL hierarchy bound to
+//! the registers as they are, which lives as long as the boot. No key stays loaded between requests: a TPM without a
+//! resource manager has three slots.
+//!
+//! Everything that is handed out is in the TPM's own encoding (TPM 2.0 Library, part 2), as `config-attest` reads it.
+
+mod device;
+mod endorsement;
+mod error;
+mod keys;
+mod prove;
+mod seal;
+mod templates;
+mod worker;
+
+use config_attest::Digest as PcrValue;
+pub use endorsement::{EkKind, EndorsementKey};
+pub use error::Error;
+pub use keys::PublicKey;
+pub use prove::{Attestation, Quote};
+pub use worker::Tpm;
+
+/// Most bytes that [`Tpm::seal`] takes.
+pub const SEAL_LIMIT: usize = 64 * 1024;

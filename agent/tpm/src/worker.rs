@@ -1,0 +1,135 @@
+//! The thread that owns the TPM, and the handle by which others reach it.
+
+use crate::device::Device;
+use crate::endorsement::EndorsementKey;
+use crate::keys::PublicKey;
+use crate::prove::{Attestation, Quote};
+use crate::{Error, PcrValue};
+use std::collections::BTreeMap;
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::time::Duration;
+use zeroize::Zeroizing;
+
+/// Requests that may wait; a caller beyond that waits to be let in.
+const QUEUE: usize = 32;
+/// Longest wait for an answer. Key creation on a slow discrete TPM takes seconds; a self-test, tens of them.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
+
+type Job = Box<dyn FnOnce(&mut Device) + Send>;
+
+/// A handle on the TPM's thread. The thread ends, and everything it loaded is flushed, when the last handle is dropped.
+#[derive(Debug, Clone)]
+pub struct Tpm {
+    jobs: SyncSender<Job>,
+}
+
+impl Tpm {
+    /// Opens the TPM described by `tcti`, in tpm2-tss's notation: `device:/dev/tpmrm0`, `swtpm:host=127.0.0.1,port=2321`.
+    pub fn open(tcti: &str) -> Result<Self, Error> {
+        let (jobs, queue) = sync_channel::<Job>(QUEUE);
+        let (ready, opened) = sync_channel(1);
+        let tcti = tcti.to_owned();
+        let thread = move || {
+            let mut device = match Device::open(&tcti) {
+                Ok(device) => device,
+                Err(error) => {
+                    // The opener has given up if this fails, and then nobody wants to know.
+                    ready.send(Err(error)).ok();
+                    return;
+                }
+            };
+            if ready.send(Ok(())).is_err() {
+                return;
+            }
+            while let Ok(job) = queue.recv() {
+                job(&mut device);
+            }
+        };
+        std::thread::Builder::new().name("tpm".to_owned()).spawn(thread).map_err(Error::Thread)?;
+        match opened.recv_timeout(ANSWER_TIMEOUT) {
+            Ok(outcome) => outcome.map(|()| Self { jobs }),
+            Err(RecvTimeoutError::Timeout) => Err(Error::TimedOut(ANSWER_TIMEOUT)),
+            Err(RecvTimeoutError::Disconnected) => Err(Error::Gone),
+        }
+    }
+
+    /// The endorsement keys that the TPM has, the preferred one first, with their certificates where it holds them.
+    pub fn endorsement_keys(&self) -> Result<Vec<EndorsementKey>, Error> {
+        self.call(Device::endorsement_keys)
+    }
+
+    /// The attestation key.
+    pub fn attestation_key(&self) -> Result<PublicKey, Error> {
+        self.call(Device::attestation_key)
+    }
+
+    /// The node key of this boot, bound to the registers [`config_attest::pcr::NK_PCRS`] as they were when it was first asked for.
+    pub fn node_key(&self) -> Result<PublicKey, Error> {
+        self.call(Device::node_key)
+    }
+
+    /// Signs a SHA-256 digest with the node key: r and s of an ECDSA P-256 signature, 32 bytes each.
+    ///
+    /// Errors: [`Error::PolicyBroken`] once a register that the key is bound to has changed.
+    pub fn sign(&self, digest: [u8; 32]) -> Result<[u8; 64], Error> {
+        self.call(move |device| device.sign(digest))
+    }
+
+    /// Quotes the registers `pcrs` (SHA-256 bank) by the attestation key, with the values that the quote is about.
+    pub fn quote(&self, qualifying: [u8; 32], pcrs: &[u8]) -> Result<Quote, Error> {
+        let pcrs = pcrs.to_vec();
+        self.call(move |device| device.quote(qualifying, &pcrs))
+    }
+
+    /// Has the attestation key certify the node key.
+    pub fn certify(&self, qualifying: [u8; 32]) -> Result<Attestation, Error> {
+        self.call(move |device| device.certify(qualifying))
+    }
+
+    /// Opens a credential that was made for the endorsement key `ek` and the attestation key.
+    ///
+    /// `credential` and `secret` are the contents of `TPM2B_ID_OBJECT` and `TPM2B_ENCRYPTED_SECRET`, without their sizes.
+    pub fn activate(&self, ek: &EndorsementKey, credential: &[u8], secret: &[u8]) -> Result<Zeroizing<Vec<u8>>, Error> {
+        let (kind, credential, secret) = (ek.kind, credential.to_vec(), secret.to_vec());
+        self.call(move |device| device.activate(kind, &credential, &secret))
+    }
+
+    /// Reads registers of the SHA-256 bank, all at one moment.
+    pub fn read_pcrs(&self, pcrs: &[u8]) -> Result<BTreeMap<u8, PcrValue>, Error> {
+        let pcrs = pcrs.to_vec();
+        self.call(move |device| device.read_pcrs(&pcrs))
+    }
+
+    /// Extends a register of the SHA-256 bank. On a machine `init` measures; this is for hosts and tests.
+    pub fn extend_pcr(&self, pcr: u8, digest: PcrValue) -> Result<(), Error> {
+        self.call(move |device| device.extend_pcr(pcr, digest))
+    }
+
+    /// Seals at most [`crate::SEAL_LIMIT`] bytes to this TPM: only it can unseal them, whatever has been booted.
+    pub fn seal(&self, secret: Zeroizing<Vec<u8>>) -> Result<Vec<u8>, Error> {
+        self.call(move |device| device.seal(&secret))
+    }
+
+    /// Opens what [`Tpm::seal`] made.
+    pub fn unseal(&self, sealed: &[u8]) -> Result<Zeroizing<Vec<u8>>, Error> {
+        let sealed = sealed.to_vec();
+        self.call(move |device| device.unseal(&sealed))
+    }
+
+    fn call<T: Send + 'static>(
+        &self,
+        request: impl FnOnce(&mut Device) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let (reply, answer) = sync_channel(1);
+        let job = Box::new(move |device: &mut Device| {
+            // A caller that timed out is gone, and its answer with it.
+            reply.send(request(device)).ok();
+        });
+        self.jobs.send(job).map_err(|_closed| Error::Gone)?;
+        match answer.recv_timeout(ANSWER_TIMEOUT) {
+            Ok(outcome) => outcome,
+            Err(RecvTimeoutError::Timeout) => Err(Error::TimedOut(ANSWER_TIMEOUT)),
+            Err(RecvTimeoutError::Disconnected) => Err(Error::Gone),
+        }
+    }
+}

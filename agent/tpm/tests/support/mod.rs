@@ -1,0 +1,125 @@
+//! A software TPM for one test: its own state, its own issuer of EK certificates, its own process and ports.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// How long swtpm may take to listen.
+const START_LIMIT: Duration = Duration::from_secs(20);
+
+/// A running software TPM; ended when dropped.
+pub(crate) struct Swtpm {
+    dir: TempDir,
+    process: Child,
+    port: u16,
+}
+
+impl Swtpm {
+    /// A new TPM with RSA 2048 and ECC P-384 endorsement keys and certificates, started up.
+    pub(crate) fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        manufacture(dir.path());
+        let (process, port) = power_on(dir.path());
+        Self { dir, process, port }
+    }
+
+    /// What names this TPM to tpm2-tss.
+    pub(crate) fn tcti(&self) -> String {
+        format!("swtpm:host=127.0.0.1,port={}", self.port)
+    }
+
+    /// The certificate of the authority that issued the EK certificates, as PEM.
+    #[allow(dead_code, reason = "each test binary uses a part of this module")]
+    pub(crate) fn issuer_pem(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("ca/issuercert.pem")).expect("the issuer's certificate")
+    }
+
+    /// Cuts the power and switches on again: a TPM reset.
+    #[allow(dead_code, reason = "each test binary uses a part of this module")]
+    pub(crate) fn power_cycle(&mut self) {
+        self.end();
+        (self.process, self.port) = power_on(self.dir.path());
+    }
+
+    fn end(&mut self) {
+        self.process.kill().ok();
+        self.process.wait().ok();
+    }
+}
+
+impl Drop for Swtpm {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn manufacture(dir: &Path) {
+    let at = |name: &str| dir.join(name).display().to_string();
+    for name in ["state", "ca"] {
+        std::fs::create_dir(dir.join(name)).expect("a state directory");
+    }
+    let setup = format!(
+        "create_certs_tool=swtpm_localca\ncreate_certs_tool_config={}\ncreate_certs_tool_options={}\n",
+        at("localca.conf"),
+        at("options")
+    );
+    let localca = format!(
+        "statedir={0}\nsigningkey={0}/signkey.pem\nissuercert={0}/issuercert.pem\ncertserial={0}/certserial\n",
+        at("ca")
+    );
+    let options = "--platform-manufacturer Example\n--platform-version 1\n--platform-model Test\n";
+    for (name, text) in [("setup.conf", setup), ("localca.conf", localca), ("options", options.to_owned())] {
+        std::fs::write(dir.join(name), text).expect("a setting of swtpm_setup");
+    }
+    let made = Command::new("swtpm_setup")
+        .args(["--tpm2", "--create-ek-cert", "--create-platform-cert", "--pcr-banks", "sha256"])
+        .args(["--tpmstate", &at("state"), "--config", &at("setup.conf"), "--log", &at("setup.log")])
+        .stdout(Stdio::null())
+        .status()
+        .expect("swtpm_setup must be in PATH: install the packages swtpm and swtpm-tools");
+    let log = std::fs::read_to_string(dir.join("setup.log")).unwrap_or_default();
+    assert!(made.success(), "swtpm_setup failed: {log}");
+}
+
+fn power_on(dir: &Path) -> (Child, u16) {
+    let deadline = Instant::now() + START_LIMIT;
+    loop {
+        let port = free_port_pair();
+        let mut process = Command::new("swtpm")
+            .args(["socket", "--tpm2", "--flags", "not-need-init,startup-clear"])
+            .args(["--tpmstate", &format!("dir={}", dir.join("state").display())])
+            .args(["--server", &format!("type=tcp,port={port},bindaddr=127.0.0.1")])
+            .args(["--ctrl", &format!("type=tcp,port={},bindaddr=127.0.0.1", port + 1)])
+            .args(["--pid", &format!("file={}", dir.join("pid").display())])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("swtpm must be in PATH: install the package swtpm");
+        // The pid file appears once both ports are bound; a taken port ends the process and another pair is tried.
+        while Instant::now() < deadline {
+            if std::fs::read_to_string(dir.join("pid")).is_ok_and(|pid| pid.trim() == process.id().to_string()) {
+                return (process, port);
+            }
+            if process.try_wait().expect("a child").is_some() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        process.kill().ok();
+        process.wait().ok();
+        assert!(Instant::now() < deadline, "swtpm did not listen within {START_LIMIT:?}");
+    }
+}
+
+/// Two neighbouring ports that were free a moment ago.
+fn free_port_pair() -> u16 {
+    loop {
+        let first = TcpListener::bind("127.0.0.1:0").expect("a loopback port");
+        let port = first.local_addr().expect("an address").port();
+        if port < u16::MAX && TcpListener::bind(("127.0.0.1", port + 1)).is_ok() {
+            return port;
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! The attestor socket: how the master asks the agent of its own machine, which holds the TPM.
+//!
+//! A Unix stream socket that only root may use. Each connection carries one [`Request`] and its answer, each one line of
+//! JSON ending in a newline. The answer is the operation's ([`HelloAnswer`], [`EvidenceAnswer`], [`SealAnswer`],
+//! [`UnsealAnswer`], [`StatusAnswer`]) or a [`Refused`].
+
+use crate::digest::Digest;
+use crate::wire::{Blob, Challenge, Claims, Keys, Problem, Proof};
+use serde::{Deserialize, Serialize};
+
+/// Longest line in either direction, in bytes.
+pub const MAX_LINE: usize = 1024 * 1024;
+/// Most bytes that are sealed at once.
+pub const MAX_SEAL: usize = 16 * 1024;
+
+/// What is asked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
+pub enum Request {
+    /// Whether the TPM can be used.
+    Status,
+    /// The machine's keys and claims, for [`crate::wire::BootstrapHello`].
+    Hello,
+    /// A proof for the admin's challenge ([`crate::Purpose::Bootstrap`]; no other purpose is served).
+    Evidence(Box<EvidenceRequest>),
+    /// Seals bytes to this TPM.
+    Seal {
+        /// The secret.
+        data: Blob<MAX_SEAL>,
+    },
+    /// Opens what [`Request::Seal`] gave.
+    Unseal {
+        /// The sealed blob.
+        sealed: Blob<{ 2 * MAX_SEAL }>,
+    },
+}
+
+/// What a proof must cover.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EvidenceRequest {
+    /// What stands where a node's requests stand: SHA-256 of the root certificate's DER.
+    pub csr_hash: Digest,
+    /// The claims of the hello.
+    pub claims: Claims,
+    /// The admin's challenge.
+    pub challenge: Challenge,
+    /// SHA-256 of the root's `SubjectPublicKeyInfo`.
+    pub server_spki: Digest,
+    /// Exporter of the TLS connection on which the challenge came.
+    pub exporter: Digest,
+}
+
+impl Request {
+    /// The operation's name.
+    pub fn op(&self) -> &'static str {
+        match self {
+            Self::Status => "status",
+            Self::Hello => "hello",
+            Self::Evidence(_) => "evidence",
+            Self::Seal { .. } => "seal",
+            Self::Unseal { .. } => "unseal",
+        }
+    }
+}
+
+/// To [`Request::Status`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct StatusAnswer {
+    /// Whether the TPM can be used.
+    pub ready: bool,
+}
+
+/// To [`Request::Hello`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct HelloAnswer {
+    /// The keys.
+    pub keys: Keys,
+    /// The claims.
+    pub claims: Claims,
+}
+
+/// To [`Request::Evidence`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EvidenceAnswer {
+    /// The proof.
+    pub proof: Proof,
+}
+
+/// To [`Request::Seal`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SealAnswer {
+    /// The sealed blob.
+    pub sealed: Blob<{ 2 * MAX_SEAL }>,
+}
+
+/// To [`Request::Unseal`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct UnsealAnswer {
+    /// The secret.
+    pub data: Blob<MAX_SEAL>,
+}
+
+/// To any request that failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Refused {
+    /// Why: `MALFORMED` for what is no request, `TPM` for what the TPM refused, with words.
+    pub error: Problem,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_lines_of_json_with_an_op() {
+        let request = Request::Seal { data: Blob::new(*b"abc").unwrap() };
+        let line = serde_json::to_string(&request).unwrap();
+        assert_eq!(line, r#"{"op":"seal","data":"YWJj"}"#);
+        assert_eq!(serde_json::from_str::<Request>(&line).unwrap(), request);
+        assert_eq!(serde_json::to_string(&Request::Hello).unwrap(), r#"{"op":"hello"}"#);
+        assert!(serde_json::from_str::<Request>(r#"{"op":"sign"}"#).is_err());
+    }
+}

@@ -1,0 +1,267 @@
+//! Certificate requests, taken strictly: what a node may ask for, and nothing beside it.
+
+use crate::code::Code;
+use crate::verdict::{Checks, Stop};
+use config_kube::identity::{NODES_GROUP, node_user};
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use x509_parser::certification_request::X509CertificationRequest;
+use x509_parser::cri_attributes::ParsedCriAttribute;
+use x509_parser::extensions::{ExtendedKeyUsage, GeneralName, KeyUsage, ParsedExtension, X509Extension};
+use x509_parser::oid_registry::{OID_X509_COMMON_NAME, OID_X509_ORGANIZATION_NAME};
+use x509_parser::prelude::FromDer as _;
+
+/// A name in a serving certificate.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum San {
+    /// DNS name, lower case.
+    Dns(String),
+    /// Address.
+    Ip(IpAddr),
+}
+
+impl std::fmt::Display for San {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Dns(name) => write!(f, "DNS:{name}"),
+            Self::Ip(address) => write!(f, "IP:{address}"),
+        }
+    }
+}
+
+impl San {
+    /// An address where the text is one, else a DNS name.
+    pub fn from_text(text: &str) -> Self {
+        match text.parse() {
+            Ok(address) => Self::Ip(address),
+            Err(_) => Self::Dns(text.to_ascii_lowercase()),
+        }
+    }
+}
+
+/// Which of the two requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Profile {
+    Client,
+    Serving,
+}
+
+impl Profile {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Client => "client request",
+            Self::Serving => "serving request",
+        }
+    }
+}
+
+/// What a request may ask for.
+pub(crate) struct Allowed<'a> {
+    /// The Node's name.
+    pub(crate) node: &'a str,
+    /// Names and addresses of the serving certificate.
+    pub(crate) sans: BTreeSet<San>,
+    /// Names and addresses of the API server, which no node may have.
+    pub(crate) api: BTreeSet<San>,
+}
+
+/// What a request asked for. Holding one proves that the request is within its profile and signed by its own key.
+#[derive(Debug, Clone)]
+pub(crate) struct Request {
+    pub(crate) spki: Vec<u8>,
+    pub(crate) sans: Vec<San>,
+}
+
+/// The largest number of names in a request.
+const MAX_SANS: usize = 32;
+const ECDSA_SHA256: &str = "1.2.840.10045.4.3.2";
+
+/// Checks a request against its profile. Every fault is recorded; without the structure nothing else can be.
+pub(crate) fn check(der: &[u8], profile: Profile, allowed: &Allowed<'_>, checks: &mut Checks) -> Result<Request, Stop> {
+    let name = profile.name();
+    let request = match X509CertificationRequest::from_der(der) {
+        Ok(([], request)) => request,
+        Ok(_) => return Err(checks.fail(name, Code::CsrMalformed, "one PKCS #10 request", "bytes after it")),
+        Err(fault) => return Err(checks.fail(name, Code::CsrMalformed, "one PKCS #10 request", fault)),
+    };
+    let info = &request.certification_request_info;
+    let algorithm = request.signature_algorithm.algorithm.to_id_string();
+    let signed = algorithm == ECDSA_SHA256
+        && crate::x509::verifies(&algorithm, info.subject_pki.raw, info.raw, &request.signature_value.data);
+    checks.must(
+        &format!("{name}: signature"),
+        Code::CsrSignature,
+        signed,
+        "ECDSA P-256 with SHA-256 by its own key",
+        if signed { "verified" } else { "does not verify" },
+    )?;
+    subject(info, name, allowed, checks);
+    let sans = extensions(&request, profile, allowed, checks);
+    Ok(Request { spki: info.subject_pki.raw.to_vec(), sans })
+}
+
+fn subject(
+    info: &x509_parser::certification_request::X509CertificationRequestInfo<'_>,
+    name: &str,
+    allowed: &Allowed<'_>,
+    checks: &mut Checks,
+) {
+    let (mut common, mut organizations, mut other) = (Vec::new(), Vec::new(), Vec::new());
+    for attribute in info.subject.iter_attributes() {
+        let text = attribute.as_str().unwrap_or("(not text)").to_owned();
+        if *attribute.attr_type() == OID_X509_COMMON_NAME {
+            common.push(text);
+        } else if *attribute.attr_type() == OID_X509_ORGANIZATION_NAME {
+            organizations.push(text);
+        } else {
+            other.push(format!("{}={text}", attribute.attr_type()));
+        }
+    }
+    let user = node_user(allowed.node);
+    let check = |what: &str| format!("{name}: {what}");
+    checks.test(&check("common name"), Code::CsrCommonName, common == [user.clone()], user, common.join(", "));
+    checks.test(
+        &check("organization"),
+        Code::CsrOrganization,
+        organizations == [NODES_GROUP],
+        NODES_GROUP,
+        organizations.join(", "),
+    );
+    checks.test(&check("subject"), Code::CsrSubject, other.is_empty(), "nothing else", other.join(", "));
+}
+
+fn extensions(
+    request: &X509CertificationRequest<'_>,
+    profile: Profile,
+    allowed: &Allowed<'_>,
+    checks: &mut Checks,
+) -> Vec<San> {
+    let name = profile.name();
+    let mut sans = Vec::new();
+    let mut seen = BTreeSet::new();
+    let mut unwanted = Vec::new();
+    for attribute in request.certification_request_info.iter_attributes() {
+        let ParsedCriAttribute::ExtensionRequest(requested) = attribute.parsed_attribute() else {
+            unwanted.push(format!("attribute {}", attribute.oid));
+            continue;
+        };
+        for extension in &requested.extensions {
+            if !seen.insert(extension.oid.to_id_string()) {
+                unwanted.push(format!("{} twice", extension.oid));
+            }
+            one_extension(extension, profile, allowed, checks, &mut sans, &mut unwanted);
+        }
+    }
+    let none = unwanted.is_empty();
+    checks.test(
+        &format!("{name}: extensions"),
+        Code::CsrExtension,
+        none,
+        "none that nodes have no use for",
+        if none { "none".to_owned() } else { unwanted.join(", ") },
+    );
+    sans
+}
+
+#[allow(clippy::wildcard_enum_match_arm, reason = "whatever is not named is unwanted, whatever the parser learns")]
+fn one_extension(
+    extension: &X509Extension<'_>,
+    profile: Profile,
+    allowed: &Allowed<'_>,
+    checks: &mut Checks,
+    sans: &mut Vec<San>,
+    unwanted: &mut Vec<String>,
+) {
+    let name = profile.name();
+    match extension.parsed_extension() {
+        ParsedExtension::BasicConstraints(constraints) => {
+            let what = if constraints.ca { "CA:true" } else { "CA:false" };
+            checks.test(&format!("{name}: CA"), Code::CsrCa, !constraints.ca, "CA:false", what);
+        }
+        ParsedExtension::KeyUsage(usage) => {
+            let good = only_digital_signature(*usage);
+            checks.test(&format!("{name}: key usage"), Code::CsrUsage, good, "Digital Signature", usage);
+        }
+        ParsedExtension::ExtendedKeyUsage(usage) => {
+            let good = extended_usage_fits(usage, profile);
+            let (wanted, found) = (
+                match profile {
+                    Profile::Client => "client authentication",
+                    Profile::Serving => "server authentication",
+                },
+                if good { "the same" } else { "another usage" },
+            );
+            checks.test(&format!("{name}: extended key usage"), Code::CsrUsage, good, wanted, found);
+        }
+        ParsedExtension::SubjectAlternativeName(names) => {
+            for general in names.general_names.iter().take(MAX_SANS + 1) {
+                if let Some(san) = one_name(general, profile, allowed, checks) {
+                    sans.push(san);
+                }
+            }
+            if names.general_names.len() > MAX_SANS {
+                unwanted.push(format!("more than {MAX_SANS} names"));
+            }
+        }
+        _ => unwanted.push(format!("extension {}", extension.oid)),
+    }
+}
+
+fn only_digital_signature(usage: KeyUsage) -> bool {
+    usage.flags == 1
+}
+
+fn extended_usage_fits(usage: &ExtendedKeyUsage<'_>, profile: Profile) -> bool {
+    let others = usage.any
+        || usage.code_signing
+        || usage.email_protection
+        || usage.time_stamping
+        || usage.ocsp_signing
+        || !usage.other.is_empty();
+    let fits = match profile {
+        Profile::Client => usage.client_auth && !usage.server_auth,
+        Profile::Serving => usage.server_auth && !usage.client_auth,
+    };
+    fits && !others
+}
+
+#[allow(clippy::wildcard_enum_match_arm, reason = "whatever is not named is refused, whatever the parser learns")]
+fn one_name(general: &GeneralName<'_>, profile: Profile, allowed: &Allowed<'_>, checks: &mut Checks) -> Option<San> {
+    let check = format!("{}: name", profile.name());
+    let san = match general {
+        GeneralName::DNSName(name) => San::Dns(name.to_ascii_lowercase()),
+        GeneralName::IPAddress(bytes) => {
+            let address = <[u8; 4]>::try_from(*bytes)
+                .map(IpAddr::from)
+                .or_else(|_not_v4| <[u8; 16]>::try_from(*bytes).map(IpAddr::from));
+            if let Ok(address) = address {
+                San::Ip(address)
+            } else {
+                checks.test(&check, Code::CsrSan, false, "an IPv4 or IPv6 address", hex::encode(bytes));
+                return None;
+            }
+        }
+        other => {
+            checks.test(&check, Code::CsrSan, false, "a DNS name or an address", other);
+            return None;
+        }
+    };
+    let listed = || allowed.sans.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let wildcard = matches!(&san, San::Dns(name) if name.contains('*'));
+    if wildcard {
+        checks.test(&check, Code::CsrSanWildcard, false, listed(), &san);
+    } else if is_api_name(&san, allowed) {
+        checks.test(&check, Code::CsrSanApiServer, false, listed(), &san);
+    } else if profile == Profile::Client {
+        checks.test(&check, Code::CsrSan, false, "no names in a client request", &san);
+    } else if checks.test(&check, Code::CsrSan, allowed.sans.contains(&san), listed(), &san) {
+        return Some(san);
+    }
+    None
+}
+
+/// `kubernetes` and what stands under it belong to the API server in every cluster.
+fn is_api_name(san: &San, allowed: &Allowed<'_>) -> bool {
+    let stock = matches!(san, San::Dns(name) if name == "kubernetes" || name.starts_with("kubernetes.default"));
+    stock || allowed.api.contains(san)
+}

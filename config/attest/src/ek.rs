@@ -1,0 +1,188 @@
+//! Certificates of endorsement keys (TCG EK Credential Profile 2.x), checked without a general path builder.
+//!
+//! Every certificate that the cluster's configuration lists for an issuer is a trust anchor of that issuer; where the list
+//! also holds an anchor's own issuer, that one must be valid too.
+
+use crate::code::Code;
+use std::fmt;
+use x509_parser::extensions::ParsedExtension;
+use x509_parser::oid_registry::Oid;
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+use x509_parser::time::ASN1Time;
+
+/// tcg-kp-EKCertificate.
+const EK_CERTIFICATE: Oid<'static> = x509_parser::der_parser::oid!(2.23.133.8.1);
+/// Longest way from an EK certificate to a root.
+const MAX_DEPTH: usize = 5;
+
+/// Certificates of a maker of TPMs, under a name of the cluster's configuration.
+#[derive(Clone)]
+pub struct EkIssuer {
+    name: String,
+    certificates: Vec<Vec<u8>>,
+}
+
+impl fmt::Debug for EkIssuer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "EkIssuer({:?}, {} certificates)", self.name, self.certificates.len())
+    }
+}
+
+/// Text that holds no usable CA certificates.
+#[derive(Debug, thiserror::Error)]
+#[error("EK issuer {name:?}: {fault}")]
+pub struct EkIssuerError {
+    name: String,
+    fault: &'static str,
+}
+
+impl EkIssuer {
+    /// From PEM with at least one CA certificate.
+    pub fn from_pem(name: &str, pem: &str) -> Result<Self, EkIssuerError> {
+        let fail = |fault| EkIssuerError { name: name.to_owned(), fault };
+        let mut certificates = Vec::new();
+        for block in x509_parser::pem::Pem::iter_from_buffer(pem.as_bytes()) {
+            let block = block.map_err(|_bad_pem| fail("not PEM"))?;
+            if block.label != "CERTIFICATE" {
+                return Err(fail("a PEM block is not a certificate"));
+            }
+            certificates.push(block.contents);
+        }
+        Self::from_der(name, certificates)
+    }
+
+    /// From DER certificates, at least one, each of a CA.
+    pub fn from_der(name: &str, certificates: Vec<Vec<u8>>) -> Result<Self, EkIssuerError> {
+        let fail = |fault| EkIssuerError { name: name.to_owned(), fault };
+        if certificates.is_empty() {
+            return Err(fail("no certificate"));
+        }
+        for der in &certificates {
+            let certificate = parse(der).ok_or_else(|| fail("a certificate cannot be parsed"))?;
+            if !may_issue(&certificate) {
+                return Err(fail("a certificate is not a CA's"));
+            }
+        }
+        Ok(Self { name: name.to_owned(), certificates })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+fn parse(der: &[u8]) -> Option<X509Certificate<'_>> {
+    X509Certificate::from_der(der).ok().filter(|(rest, _)| rest.is_empty()).map(|(_, certificate)| certificate)
+}
+
+/// Checks an EK certificate: of this key (`spki`), for an EK, valid at `now`, signed by one of `issuers`.
+/// Returns the issuer's name.
+pub(crate) fn check<'a>(
+    der: &[u8],
+    spki: &[u8],
+    issuers: &[&'a EkIssuer],
+    now: u64,
+) -> Result<&'a str, (Code, String)> {
+    let certificate = parse(der).ok_or_else(|| (Code::EkCertificateMalformed, "not a DER certificate".to_owned()))?;
+    if !same_key(&certificate, spki) {
+        return Err((Code::EkCertificateOtherKey, "the certificate's key differs from the endorsement key".to_owned()));
+    }
+    usage(&certificate).map_err(|fault| (Code::EkCertificateUsage, fault.to_owned()))?;
+    let mut expired = !valid(&certificate, now);
+    if expired {
+        return Err((Code::EkCertificateExpired, validity(&certificate)));
+    }
+    for issuer in issuers {
+        match anchored(&certificate, issuer, now) {
+            Anchor::Valid => return Ok(&issuer.name),
+            Anchor::Expired => expired = true,
+            Anchor::None => {}
+        }
+    }
+    let issuer = certificate.issuer().to_string();
+    if expired {
+        return Err((Code::EkCertificateExpired, format!("the certificate of {issuer} is not valid now")));
+    }
+    Err((Code::EkCertificateIssuer, issuer))
+}
+
+/// Whether the certificate's key is the one in `spki`. Only the key bits are compared: some makers write another algorithm
+/// identifier (RSAES-OAEP) for the same RSA key.
+fn same_key(certificate: &X509Certificate<'_>, spki: &[u8]) -> bool {
+    x509_parser::x509::SubjectPublicKeyInfo::from_der(spki)
+        .is_ok_and(|(_, key)| key.subject_public_key.data == certificate.public_key().subject_public_key.data)
+}
+
+#[allow(clippy::wildcard_enum_match_arm, reason = "what is known and not named here is harmless in an EK certificate")]
+fn usage(certificate: &X509Certificate<'_>) -> Result<(), &'static str> {
+    let mut for_ek = false;
+    for extension in certificate.extensions() {
+        match extension.parsed_extension() {
+            ParsedExtension::ExtendedKeyUsage(usage) => for_ek = usage.other.contains(&EK_CERTIFICATE),
+            ParsedExtension::BasicConstraints(constraints) if constraints.ca => return Err("a CA certificate"),
+            ParsedExtension::UnsupportedExtension { .. } | ParsedExtension::ParseError { .. }
+                if extension.critical && extension.oid != SUBJECT_DIRECTORY =>
+            {
+                return Err("an unknown critical extension");
+            }
+            _ => {}
+        }
+    }
+    if for_ek { Ok(()) } else { Err("extended key usage 2.23.133.8.1 is missing") }
+}
+
+/// subjectDirectoryAttributes, in which makers describe the TPM.
+const SUBJECT_DIRECTORY: Oid<'static> = x509_parser::der_parser::oid!(2.5.29.9);
+
+fn may_issue(certificate: &X509Certificate<'_>) -> bool {
+    let ca = certificate.basic_constraints().ok().flatten().is_some_and(|constraints| constraints.value.ca);
+    let signs = certificate.key_usage().is_ok_and(|usage| usage.is_none_or(|usage| usage.value.key_cert_sign()));
+    ca && signs
+}
+
+fn valid(certificate: &X509Certificate<'_>, now: u64) -> bool {
+    let now = i64::try_from(now).ok().and_then(|now| ASN1Time::from_timestamp(now).ok());
+    now.is_some_and(|now| certificate.validity().is_valid_at(now))
+}
+
+fn validity(certificate: &X509Certificate<'_>) -> String {
+    format!("valid from {} to {}", certificate.validity().not_before, certificate.validity().not_after)
+}
+
+enum Anchor {
+    Valid,
+    Expired,
+    None,
+}
+
+/// Whether one of the issuer's certificates signed this one, and is itself valid as far up as the list goes.
+fn anchored(certificate: &X509Certificate<'_>, issuer: &EkIssuer, now: u64) -> Anchor {
+    let parsed: Vec<X509Certificate<'_>> = issuer.certificates.iter().filter_map(|der| parse(der)).collect();
+    let mut current = certificate;
+    for depth in 0..MAX_DEPTH {
+        let Some(parent) = parsed.iter().find(|parent| signed_by(current, parent)) else {
+            return if depth == 0 { Anchor::None } else { Anchor::Valid };
+        };
+        if !valid(parent, now) {
+            return Anchor::Expired;
+        }
+        if parent.subject().as_raw() == parent.issuer().as_raw() {
+            return Anchor::Valid;
+        }
+        current = parent;
+    }
+    Anchor::None
+}
+
+fn signed_by(certificate: &X509Certificate<'_>, parent: &X509Certificate<'_>) -> bool {
+    certificate.issuer().as_raw() == parent.subject().as_raw()
+        && may_issue(parent)
+        && certificate.signature_algorithm == certificate.tbs_certificate.signature
+        && crate::x509::verifies(
+            &certificate.signature_algorithm.algorithm.to_id_string(),
+            parent.public_key().raw,
+            certificate.tbs_certificate.as_ref(),
+            &certificate.signature_value.data,
+        )
+}

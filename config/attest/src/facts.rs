@@ -1,0 +1,139 @@
+//! What an event log that replays says, and which of its events policy knows.
+
+use crate::code::Code;
+use crate::digest::Digest;
+use crate::eventlog::{Event, EventLog, kind};
+use crate::pcr::{EFI_GLOBAL, EFI_SECURITY_DATABASE, Variable};
+use crate::release::Boot;
+use crate::verdict::Checks;
+
+/// The variables of Secure Boot, in the order in which firmware measures them (firmware profile, 3.3.4.8).
+const VARIABLES: [(&str, [u8; 16]); 5] = [
+    ("SecureBoot", EFI_GLOBAL),
+    ("PK", EFI_GLOBAL),
+    ("KEK", EFI_GLOBAL),
+    ("db", EFI_SECURITY_DATABASE),
+    ("dbx", EFI_SECURITY_DATABASE),
+];
+
+/// Whether a register's events stop before the separator that every boot has in it.
+pub(crate) fn ends_early(log: &EventLog, pcr: u8) -> bool {
+    let booted = matches!(pcr, 0 | 2 | 4 | 7);
+    if booted { log.of(pcr).all(|event| event.kind != kind::SEPARATOR) } else { log.of(pcr).next().is_none() }
+}
+
+/// Whether an event's digest is that of its data.
+fn covers_data(event: &Event) -> bool {
+    event.digest == Digest::of(&event.data)
+}
+
+/// Parses UEFI_VARIABLE_DATA; every byte must belong to it.
+fn variable(data: &[u8]) -> Option<Variable> {
+    let (vendor, rest) = data.split_at_checked(16)?;
+    let (name_length, rest) = rest.split_at_checked(8)?;
+    let (data_length, rest) = rest.split_at_checked(8)?;
+    let length = |bytes: &[u8]| bytes.try_into().ok().map(u64::from_le_bytes).and_then(|n| usize::try_from(n).ok());
+    let (name, value) = rest.split_at_checked(length(name_length)?.checked_mul(2)?)?;
+    if value.len() != length(data_length)? {
+        return None;
+    }
+    let (pairs, _) = name.as_chunks::<2>();
+    let units: Vec<u16> = pairs.iter().map(|pair| u16::from_le_bytes(*pair)).collect();
+    let name = String::from_utf16(&units).ok()?;
+    Some(Variable { vendor: vendor.try_into().ok()?, name, data: value.to_vec() })
+}
+
+/// Secure Boot on or off, from PCR 7: its first five events must be the variables, in order, with data that was measured.
+pub(crate) fn secure_boot(log: &EventLog, checks: &mut Checks) -> Option<bool> {
+    let mut on = None;
+    let mut events = log.of(7);
+    for (name, vendor) in VARIABLES {
+        let check = format!("Secure Boot variable {name}");
+        let wanted = "measured with its data, in its place";
+        let Some(event) = events.next() else {
+            checks.test(&check, Code::EventLogTruncated, false, wanted, "no event");
+            return None;
+        };
+        let parsed = variable(&event.data).filter(|variable| variable.name == name && variable.vendor == vendor);
+        if event.kind != kind::EFI_VARIABLE_DRIVER_CONFIG {
+            checks.test(&check, Code::EventUnknown, false, wanted, format!("event type {:#010x}", event.kind));
+            return None;
+        }
+        if !covers_data(event) {
+            checks.test(&check, Code::EventData, false, event.digest, "data with another digest");
+            return None;
+        }
+        let Some(variable) = parsed else {
+            checks.test(&check, Code::EventUnknown, false, wanted, "another variable");
+            return None;
+        };
+        if name == "SecureBoot" {
+            on = Some(variable.data == [1]);
+        }
+    }
+    on
+}
+
+/// That every event of the quoted registers is one that policy knows. PCR 0 and 2 are consumed by being pinned, 13 by the
+/// configuration event.
+pub(crate) fn consume(log: &EventLog, boot: &Boot, allow_unknown: bool, checks: &mut Checks) {
+    for pcr in [4, 7, 9, 11, 12, 14, 15] {
+        match boot.events.get(&pcr) {
+            Some(expected) => {
+                let same = log
+                    .of(pcr)
+                    .map(|event| (event.kind, event.digest))
+                    .eq(expected.iter().map(|event| (event.kind, event.digest)));
+                let found = if same { "the same" } else { "others, or of another type" };
+                checks.test(&format!("events of PCR {pcr}"), Code::EventUnknown, same, "the release's events", found);
+                faulty_data(log, pcr, checks);
+            }
+            None => by_grammar(log, pcr, allow_unknown, checks),
+        }
+    }
+}
+
+/// Events whose type says that the digest is of the data.
+fn measures_data(event: &Event) -> bool {
+    matches!(
+        event.kind,
+        kind::SEPARATOR | kind::EFI_ACTION | kind::EFI_VARIABLE_DRIVER_CONFIG | kind::EFI_VARIABLE_AUTHORITY
+    )
+}
+
+fn faulty_data(log: &EventLog, pcr: u8, checks: &mut Checks) {
+    for event in log.of(pcr).filter(|event| measures_data(event) && !covers_data(event)) {
+        checks.test(&format!("event data of PCR {pcr}"), Code::EventData, false, event.digest, Digest::of(&event.data));
+    }
+}
+
+fn by_grammar(log: &EventLog, pcr: u8, allow_unknown: bool, checks: &mut Checks) {
+    let unknown: Vec<String> = log
+        .of(pcr)
+        .enumerate()
+        .filter(|(index, event)| !known(pcr, *index, event))
+        .map(|(index, event)| format!("event {index} of type {:#010x}", event.kind))
+        .take(8)
+        .collect();
+    let good = unknown.is_empty() || allow_unknown;
+    let wanted = if allow_unknown { "any" } else { "events that policy knows" };
+    let found = if unknown.is_empty() { "nothing else".to_owned() } else { unknown.join(", ") };
+    checks.test(&format!("events of PCR {pcr}"), Code::EventUnknown, good, wanted, found);
+    faulty_data(log, pcr, checks);
+}
+
+/// Whether policy knows an event at its place in a register. Values are the release's business; this is about types.
+fn known(pcr: u8, index: usize, event: &Event) -> bool {
+    let separator = event.kind == kind::SEPARATOR && event.data == [0; 4];
+    match pcr {
+        4 => separator || matches!(event.kind, kind::EFI_ACTION | kind::EFI_BOOT_SERVICES_APPLICATION),
+        7 => match event.kind {
+            kind::EFI_VARIABLE_DRIVER_CONFIG => index < VARIABLES.len(),
+            kind::EFI_VARIABLE_AUTHORITY => index > VARIABLES.len(),
+            _ => separator && index == VARIABLES.len(),
+        },
+        9 => event.kind == kind::EVENT_TAG,
+        11 => event.kind == kind::IPL,
+        _ => false,
+    }
+}

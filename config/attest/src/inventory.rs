@@ -1,0 +1,94 @@
+//! The machines that may join, indexed as the verifier asks for them.
+
+use crate::digest::Digest;
+use crate::verdict::MachineId;
+use config_kube::{Machine, MachineState};
+use std::collections::{BTreeMap, HashMap};
+
+/// A snapshot of all Machine objects. Made anew when one changes.
+#[derive(Debug, Clone, Default)]
+pub struct Inventory {
+    machines: BTreeMap<String, Machine>,
+    listed: HashMap<Digest, Vec<String>>,
+    bound: HashMap<Digest, String>,
+    nodes: HashMap<String, Vec<String>>,
+}
+
+impl Inventory {
+    /// From all Machine objects.
+    pub fn new(machines: impl IntoIterator<Item = Machine>) -> Self {
+        let mut inventory = Self::default();
+        for machine in machines {
+            let Some(name) = machine.metadata.name.clone() else { continue };
+            for hash in &machine.spec.ek.hashes {
+                if let Ok(hash) = hash.parse() {
+                    inventory.listed.entry(hash).or_default().push(name.clone());
+                }
+            }
+            if let Some(ek) = bound_ek(&machine) {
+                inventory.bound.insert(ek, name.clone());
+            }
+            inventory.nodes.entry(machine.node_name().to_owned()).or_default().push(name.clone());
+            inventory.machines.insert(name, machine);
+        }
+        inventory
+    }
+
+    /// By the object's name.
+    pub fn get(&self, name: &str) -> Option<&Machine> {
+        self.machines.get(name)
+    }
+
+    /// By name and uid.
+    pub fn find(&self, id: &MachineId) -> Option<&Machine> {
+        self.get(&id.name).filter(|machine| machine_id(machine) == *id)
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Machine> {
+        self.machines.values()
+    }
+
+    /// Those that list an EK hash.
+    pub(crate) fn listing(&self, ek: &Digest) -> Vec<&Machine> {
+        self.listed.get(ek).into_iter().flatten().filter_map(|name| self.get(name)).collect()
+    }
+
+    /// The one that is bound to an EK.
+    pub(crate) fn bound_to(&self, ek: &Digest) -> Option<&Machine> {
+        self.bound.get(ek).and_then(|name| self.get(name))
+    }
+
+    /// Those that become the Node of a name.
+    pub(crate) fn of_node(&self, node: &str) -> Vec<&Machine> {
+        self.nodes.get(node).into_iter().flatten().filter_map(|name| self.get(name)).collect()
+    }
+}
+
+/// Name and uid of an object.
+pub fn machine_id(machine: &Machine) -> MachineId {
+    MachineId {
+        name: machine.metadata.name.clone().unwrap_or_default(),
+        uid: machine.metadata.uid.clone().unwrap_or_default(),
+    }
+}
+
+/// The EK that a Machine is bound to.
+pub(crate) fn bound_ek(machine: &Machine) -> Option<Digest> {
+    machine.status.as_ref()?.bound_ek.as_deref()?.parse().ok()
+}
+
+/// Whether an admin has re-admitted the Machine until after `now` (Unix seconds).
+pub(crate) fn readmitted(machine: &Machine, now: u64) -> bool {
+    machine
+        .spec
+        .readmit_until
+        .as_deref()
+        .and_then(|text| text.parse::<jiff::Timestamp>().ok())
+        .is_some_and(|until| u64::try_from(until.as_second()).is_ok_and(|until| now < until))
+}
+
+/// Where a Machine stands.
+pub(crate) fn state(machine: &Machine) -> MachineState {
+    machine.status.as_ref().map_or(MachineState::Pending, |status| status.state)
+}

@@ -1,0 +1,166 @@
+//! Half-open exchanges: bounded in all and for each endorsement key; a new one never evicts an old one; each is answered once.
+//!
+//! Joins and renewals are counted apart. Whoever knows a machine's EK, which is no secret, can open joins in its name up to
+//! the bound; a node that comes with its certificate renews beside that.
+//!
+//! Time is the caller's, in Unix seconds; it may not go back by more than a session's life.
+
+use crate::code::Code;
+use crate::digest::Digest;
+use crate::question::Purpose;
+use crate::verdict::Refusal;
+use crate::verifier::{Admitted, Pending};
+use crate::wire::{Challenge, SESSION_SECONDS, SessionId};
+use rand_core::CryptoRngCore;
+use std::collections::{BTreeSet, HashMap};
+
+/// How long the end of a session is remembered, so that a late or second answer is named for what it is, in seconds.
+const REMEMBER_SECONDS: u64 = 2 * SESSION_SECONDS;
+
+/// Bounds of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Joins in all, and as many renewals, remembered ends included.
+    pub total: usize,
+    /// Open joins for each endorsement key, and as many renewals.
+    pub per_ek: usize,
+}
+
+impl Default for Limits {
+    /// A session holds about 2 KiB, so 4096 are 8 MiB; a node needs one at a time, and a few after lost connections.
+    fn default() -> Self {
+        Self { total: 4096, per_ek: 4 }
+    }
+}
+
+#[derive(Debug)]
+enum Slot {
+    Open(Box<Pending>),
+    Used,
+}
+
+#[derive(Debug)]
+struct Entry {
+    opened: u64,
+    class: Class,
+    slot: Slot,
+}
+
+/// What is counted apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Class {
+    /// Anybody can open these.
+    Join,
+    /// These come with a certificate.
+    Renewal,
+}
+
+impl Class {
+    fn of(purpose: Purpose) -> Self {
+        match purpose {
+            Purpose::Renew => Self::Renewal,
+            Purpose::Join | Purpose::Bootstrap => Self::Join,
+        }
+    }
+}
+
+/// The table.
+#[derive(Debug, Default)]
+pub struct Sessions {
+    limits: Limits,
+    entries: HashMap<SessionId, Entry>,
+    ends: BTreeSet<(u64, SessionId)>,
+    open_by_ek: HashMap<(Class, Digest), Vec<(u64, SessionId)>>,
+    /// Entries of each class.
+    held: HashMap<Class, usize>,
+}
+
+impl Sessions {
+    /// An empty table.
+    pub fn new(limits: Limits) -> Self {
+        Self { limits, ..Self::default() }
+    }
+
+    /// Opens a session and makes its challenge. Refused when the table or the EK's share is full.
+    pub fn open(
+        &mut self,
+        admitted: Admitted,
+        now: u64,
+        rng: &mut impl CryptoRngCore,
+    ) -> Result<Challenge, Box<Refusal>> {
+        self.forget(now);
+        let class = Class::of(admitted.purpose());
+        let key = (class, *admitted.ek_hash());
+        let live = self.open_by_ek.get(&key).map_or(0, |sessions| {
+            sessions.iter().filter(|(opened, _)| now.saturating_sub(*opened) < SESSION_SECONDS).count()
+        });
+        if live >= self.limits.per_ek {
+            return Err(Box::new(Refusal::anonymous(Code::SessionsFullForEk)));
+        }
+        if self.held.get(&class).is_some_and(|held| *held >= self.limits.total) {
+            return Err(Box::new(Refusal::anonymous(Code::SessionsFull)));
+        }
+        let (pending, challenge) = admitted.challenge(rng)?;
+        let id = *pending.session();
+        self.entries.insert(id, Entry { opened: now, class, slot: Slot::Open(Box::new(pending)) });
+        *self.held.entry(class).or_default() += 1;
+        self.ends.insert((now, id));
+        self.open_by_ek.entry(key).or_default().push((now, id));
+        Ok(challenge)
+    }
+
+    /// Takes a session for its one answer.
+    pub fn take(&mut self, session: &SessionId, now: u64) -> Result<Pending, Code> {
+        let Some(entry) = self.entries.get_mut(session) else { return Err(Code::SessionUnknown) };
+        let expired = now.saturating_sub(entry.opened) >= SESSION_SECONDS;
+        match std::mem::replace(&mut entry.slot, Slot::Used) {
+            Slot::Used => Err(Code::SessionUsed),
+            Slot::Open(pending) if expired => {
+                // Stays open in the table, so that the next late answer is named expired too.
+                entry.slot = Slot::Open(pending);
+                Err(Code::SessionExpired)
+            }
+            Slot::Open(pending) => {
+                let key = (entry.class, pending.ek_hash());
+                self.close(key, session);
+                Ok(*pending)
+            }
+        }
+    }
+
+    /// Sessions in the table, remembered ends included.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether the table is empty.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    fn close(&mut self, key: (Class, Digest), session: &SessionId) {
+        if let Some(open) = self.open_by_ek.get_mut(&key) {
+            open.retain(|(_, id)| id != session);
+            if open.is_empty() {
+                self.open_by_ek.remove(&key);
+            }
+        }
+    }
+
+    /// Drops what ended long enough ago. Work is proportional to what is dropped.
+    fn forget(&mut self, now: u64) {
+        while let Some((opened, id)) = self.ends.first().copied() {
+            if now.saturating_sub(opened) < REMEMBER_SECONDS {
+                break;
+            }
+            self.ends.remove(&(opened, id));
+            let Some(entry) = self.entries.remove(&id) else { continue };
+            if let Some(held) = self.held.get_mut(&entry.class) {
+                *held = held.saturating_sub(1);
+            }
+            if let Slot::Open(pending) = entry.slot {
+                self.close((entry.class, pending.ek_hash()), &id);
+            }
+        }
+    }
+}

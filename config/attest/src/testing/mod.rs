@@ -1,0 +1,19 @@
+//! A machine in software that speaks the real wire format, and a master's reference values for it.
+//!
+//! For tests only (feature `testing`): the keys of a [`SoftMachine`] are in plain memory, so nothing here is a TPM. Every field
+//! may be changed before an exchange, which is how attacks are mounted; left alone, the exchange is accepted, which is the
+//! negative control.
+//!
+//! Panics where a test's own premises are broken; never used by a program.
+
+mod image;
+mod machine;
+mod requests;
+mod rng;
+mod world;
+
+pub use image::SoftImage;
+pub use machine::{EkKind, SoftMachine};
+pub use requests::{Requester, ek_certificate};
+pub use rng::SeededRng;
+pub use world::{References, World};

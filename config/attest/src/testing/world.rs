@@ -1,0 +1,247 @@
+//! A master's reference values, and whole exchanges against them.
+
+use super::image::SoftImage;
+use super::machine::{EkKind, SoftMachine};
+use super::requests::{Maker, ek_certificate};
+use super::rng::SeededRng;
+use crate::digest::Digest;
+use crate::ek::EkIssuer;
+use crate::inventory::Inventory;
+use crate::pcr::config_event_digest;
+use crate::policy::CheckedRule;
+use crate::question::{Channel, Purpose};
+use crate::release::{KnownRelease, ReleaseKey};
+use crate::sessions::Sessions;
+use crate::verdict::Refusal;
+use crate::verifier::{Reference, RenewingPeer, Verified, check_evidence, check_hello, check_renewal};
+use crate::wire::{Challenge, Evidence, Hello};
+use config_kube::identity::{NODE_CLIENT_SIGNER, NODE_SERVING_SIGNER};
+use config_kube::machine::{EkSelector, MachineSpec};
+use config_kube::policy::{CertificateRule, ConfigRule, EkRule, EventRule, ImageRule, PolicyName, Rule};
+use config_kube::{ImageRelease, Machine};
+use p256::ecdsa::SigningKey;
+use p256::pkcs8::{EncodePublicKey as _, LineEnding};
+
+/// The configuration that machines boot with.
+const CONFIG: &[u8] = b"version = 1\n";
+
+/// A master: what it holds true, and its clock.
+#[derive(Debug)]
+pub struct World {
+    /// All Machines.
+    pub machines: Vec<Machine>,
+    /// The rule that decides.
+    pub rule: Rule,
+    /// Issuers of EK certificates.
+    pub issuers: Vec<EkIssuer>,
+    /// Releases.
+    pub releases: Vec<ImageRelease>,
+    /// Release keys of the configuration.
+    pub release_keys: Vec<ReleaseKey>,
+    /// The key that signs releases.
+    pub release_signer: SigningKey,
+    /// Names of the API server.
+    pub api_names: Vec<String>,
+    /// The admin's key.
+    pub admin: SigningKey,
+    /// Unix seconds.
+    pub now: u64,
+    /// The TLS connection as the master sees it.
+    pub channel: Channel,
+    /// Half-open exchanges.
+    pub sessions: Sessions,
+    /// The image that machines of this world boot.
+    pub image: SoftImage,
+    /// The key that signs EK certificates under the name `lab-ca`.
+    pub maker: SigningKey,
+    rng: SeededRng,
+}
+
+/// Reference values in the verifier's form.
+#[derive(Debug)]
+pub struct References {
+    inventory: Inventory,
+    rule: CheckedRule,
+    issuers: Vec<EkIssuer>,
+    releases: Vec<KnownRelease>,
+    api_names: Vec<String>,
+    admin_key: Digest,
+}
+
+impl References {
+    /// As the verifier takes them.
+    pub fn get(&self) -> Reference<'_> {
+        Reference {
+            inventory: &self.inventory,
+            rule: &self.rule,
+            issuers: &self.issuers,
+            releases: &self.releases,
+            api_names: &self.api_names,
+            cluster: "lab",
+            admin_key: Some(self.admin_key),
+        }
+    }
+}
+
+/// The strictest rule that a lab can meet.
+fn rule() -> Rule {
+    Rule {
+        name: "workers".to_owned(),
+        signers: vec![NODE_CLIENT_SIGNER.to_owned(), NODE_SERVING_SIGNER.to_owned()],
+        policy: PolicyName::CloudVerify,
+        ek: EkRule { issuers: vec!["lab-ca".to_owned()], hashes: "inventory".to_owned(), require: "all".to_owned() },
+        images: ImageRule { release_keys: vec!["rel-2026".to_owned()], min_svn: 7, max_concurrent: 0 },
+        events: EventRule { secure_boot: true, allow_unknown: false },
+        config: ConfigRule { measured: true, digests: "inventory".to_owned() },
+        certificate: CertificateRule {
+            ttl_seconds: 1800,
+            sans: "inventory".to_owned(),
+            roles: vec!["worker".to_owned()],
+        },
+    }
+}
+
+impl Default for World {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl World {
+    /// A world with one signed worker image and no machine.
+    pub fn new() -> Self {
+        let mut rng = SeededRng::new("world");
+        let release_signer = SigningKey::random(&mut rng);
+        let maker = Maker::new("lab-ca", SigningKey::random(&mut rng));
+        let image = SoftImage::new("worker-7", "worker", 7);
+        let pem = release_signer.verifying_key().to_public_key_pem(LineEnding::LF).expect("a public key");
+        let release = image.manifest().sign(&[&release_signer]).expect("a release");
+        Self {
+            machines: Vec::new(),
+            rule: rule(),
+            issuers: vec![EkIssuer::from_der("lab-ca", vec![maker.der]).expect("an issuer")],
+            releases: vec![release],
+            release_keys: vec![ReleaseKey::from_pem("rel-2026", &pem).expect("a release key")],
+            release_signer,
+            api_names: vec!["kubernetes".to_owned(), "10.96.0.1".to_owned(), "192.168.77.10".to_owned()],
+            admin: SigningKey::random(&mut rng),
+            now: 1_800_000_000,
+            channel: Channel { server_spki: Digest::of(b"server"), exporter: Digest::of(b"connection 1") },
+            sessions: Sessions::default(),
+            image,
+            maker: maker.key,
+            rng,
+        }
+    }
+
+    /// A good machine, booted, with a Machine object and an EK certificate.
+    pub fn machine(&mut self, node: &str, address: &str, kind: EkKind) -> SoftMachine {
+        let mut machine = SoftMachine::new(node, kind);
+        machine.names = vec![node.to_owned(), address.to_owned()];
+        machine.serving_request.names.clone_from(&machine.names);
+        machine.claims.addresses = vec![address.to_owned()];
+        if kind != EkKind::Rsa {
+            machine.ek_certificate = Some(self.endorse(&machine, &[2, 23, 133, 8, 1], 2090));
+        }
+        machine.boot(&self.image, "nocloud", CONFIG);
+        let mut object = Machine::named(
+            node,
+            MachineSpec {
+                role: "worker".to_owned(),
+                addresses: vec![address.to_owned()],
+                ek: EkSelector { hashes: vec![machine.ek_hash().to_text()], issuers: Vec::new() },
+                config_digests: vec![config_event_digest("nocloud", CONFIG).to_text()],
+                ..MachineSpec::default()
+            },
+        );
+        object.metadata.uid = Some(format!("uid-of-{node}"));
+        self.machines.push(object);
+        machine
+    }
+
+    /// An EK certificate by the world's issuer.
+    pub fn endorse(&self, machine: &SoftMachine, usage: &[u64], until: i32) -> Vec<u8> {
+        ek_certificate("lab-ca", &self.maker, &machine.ek_spki(), usage, until)
+    }
+
+    /// The object of a machine.
+    pub fn object(&mut self, node: &str) -> &mut Machine {
+        self.machines.iter_mut().find(|machine| machine.node_name() == node).expect("a Machine of this node")
+    }
+
+    /// The reference values as they are now.
+    pub fn references(&self) -> References {
+        let spki = self.admin.verifying_key().to_public_key_der().expect("a public key");
+        References {
+            inventory: Inventory::new(self.machines.clone()),
+            rule: CheckedRule::try_from(&self.rule).expect("a rule without faults"),
+            issuers: self.issuers.clone(),
+            releases: self
+                .releases
+                .iter()
+                .map(|release| KnownRelease::open(release, &self.release_keys).expect("a manifest"))
+                .collect(),
+            api_names: self.api_names.clone(),
+            admin_key: Digest::of(spki.as_bytes()),
+        }
+    }
+
+    /// Steps 1 and 2.
+    pub fn challenge(&mut self, hello: &Hello) -> Result<Challenge, Box<Refusal>> {
+        let admitted = check_hello(hello, &self.references().get(), &self.channel, self.now)?;
+        self.sessions.open(admitted, self.now, &mut self.rng)
+    }
+
+    /// Steps 1 and 2 of a renewal.
+    pub fn renewal_challenge(&mut self, hello: &Hello, peer: &RenewingPeer) -> Result<Challenge, Box<Refusal>> {
+        let admitted = check_renewal(hello, peer, &self.references().get(), &self.channel, self.now)?;
+        self.sessions.open(admitted, self.now, &mut self.rng)
+    }
+
+    /// Step 4.
+    pub fn verify(&mut self, challenge: &Challenge, evidence: &Evidence) -> Result<Verified, Box<Refusal>> {
+        let pending =
+            self.sessions.take(&challenge.session, self.now).map_err(|code| Box::new(Refusal::anonymous(code)))?;
+        check_evidence(pending, evidence, &self.references().get(), &self.channel, self.now)
+    }
+
+    /// A whole join; what was proved is recorded in the Machine.
+    pub fn join(&mut self, machine: &SoftMachine) -> Result<Verified, Box<Refusal>> {
+        self.join_with(machine, |_| {})
+    }
+
+    /// A whole join with evidence that something in between changed.
+    pub fn join_with(
+        &mut self,
+        machine: &SoftMachine,
+        change: impl FnOnce(&mut Evidence),
+    ) -> Result<Verified, Box<Refusal>> {
+        let hello = machine.hello();
+        let challenge = self.challenge(&hello.0)?;
+        let mut evidence = machine.evidence(Purpose::Join, &hello, &challenge, &self.channel);
+        change(&mut evidence);
+        let verified = self.verify(&challenge, &evidence)?;
+        self.record(&verified);
+        Ok(verified)
+    }
+
+    /// A whole renewal.
+    pub fn renew(&mut self, machine: &SoftMachine) -> Result<Verified, Box<Refusal>> {
+        let peer = RenewingPeer {
+            machine_uid: format!("uid-of-{}", machine.node),
+            node_name: machine.node.clone(),
+            spki: machine.nk_spki(),
+        };
+        let hello = machine.hello();
+        let challenge = self.renewal_challenge(&hello.0, &peer)?;
+        let evidence = machine.evidence(Purpose::Renew, &hello, &challenge, &self.channel);
+        let verified = self.verify(&challenge, &evidence)?;
+        self.record(&verified);
+        Ok(verified)
+    }
+
+    fn record(&mut self, verified: &Verified) {
+        let status = self.object(verified.node_name()).status.get_or_insert_default();
+        verified.record(status);
+    }
+}

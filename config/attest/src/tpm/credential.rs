@@ -1,0 +1,139 @@
+//! TPM2_MakeCredential in software (TPM 2.0 part 1, 24, and annexes B.10.4 and C.6.4).
+
+use super::buffer::put_sized;
+use super::{Curve, HashAlg, Key, Name, Public, Symmetric, TpmError};
+use crate::wire::{Blob, Credential};
+use hmac::Mac as _;
+use p256::elliptic_curve::sec1::ToEncodedPoint as _;
+use rand_core::CryptoRngCore;
+use zeroize::Zeroizing;
+
+/// Wraps `secret` so that only the TPM that holds both `ek` and the key with `name` can open it.
+///
+/// Assumes that `ek` is a storage key of its template. Errors when its numbers are no key. `secret` is at most 32 bytes.
+pub fn make_credential(
+    ek: &Public,
+    name: &Name,
+    secret: &[u8; 32],
+    rng: &mut impl CryptoRngCore,
+) -> Result<Credential, TpmError> {
+    let (seed, encrypted_secret) = match &ek.key {
+        Key::Rsa { .. } => rsa_seed(ek, rng)?,
+        Key::Ecc { curve: Curve::P256, .. } => p256_seed(ek, rng)?,
+        Key::Ecc { curve: Curve::P384, .. } => p384_seed(ek, rng)?,
+    };
+    let symmetric = match &ek.key {
+        Key::Rsa { symmetric, .. } | Key::Ecc { symmetric, .. } => *symmetric,
+    };
+    let id_object = wrap(ek.name_alg, symmetric, &seed, name, secret)?;
+    Ok(Credential {
+        id_object: Blob::new(id_object).map_err(|_too_long| TpmError::Key)?,
+        encrypted_secret: Blob::new(encrypted_secret).map_err(|_too_long| TpmError::Key)?,
+    })
+}
+
+type Seed = (Zeroizing<Vec<u8>>, Vec<u8>);
+
+fn rsa_seed(ek: &Public, rng: &mut impl CryptoRngCore) -> Result<Seed, TpmError> {
+    let mut seed = Zeroizing::new(vec![0; ek.name_alg.size()]);
+    rng.fill_bytes(&mut seed);
+    let padding = match ek.name_alg {
+        HashAlg::Sha256 => rsa::Oaep::new_with_label::<sha2::Sha256, _>("IDENTITY\0"),
+        HashAlg::Sha384 => rsa::Oaep::new_with_label::<sha2::Sha384, _>("IDENTITY\0"),
+        HashAlg::Sha1 | HashAlg::Sha512 => return Err(TpmError::Unsupported("EK name algorithm", ek.name_alg.id())),
+    };
+    let ciphertext = ek.rsa()?.encrypt(rng, padding, &seed).map_err(|_unencryptable| TpmError::Key)?;
+    Ok((seed, ciphertext))
+}
+
+/// Defines the seed exchange on one curve: ephemeral ECDH, then KDFe.
+macro_rules! ecc_seed {
+    ($name:ident, $curve:ident, $key:ident) => {
+        fn $name(ek: &Public, rng: &mut impl CryptoRngCore) -> Result<Seed, TpmError> {
+            let public = ek.$key()?;
+            let ephemeral = $curve::ecdh::EphemeralSecret::random(rng);
+            let shared = ephemeral.diffie_hellman(&public);
+            let point = ephemeral.public_key().to_encoded_point(false);
+            let own = public.to_encoded_point(false);
+            let (Some(x), Some(y), Some(own_x)) = (point.x(), point.y(), own.x()) else { return Err(TpmError::Key) };
+            let seed = kdfe(ek.name_alg, shared.raw_secret_bytes(), "IDENTITY", x, own_x);
+            let mut encrypted = Vec::new();
+            put_sized(&mut encrypted, x);
+            put_sized(&mut encrypted, y);
+            Ok((seed, encrypted))
+        }
+    };
+}
+ecc_seed!(p256_seed, p256, p256);
+ecc_seed!(p384_seed, p384, p384);
+
+/// Encrypts and authenticates the credential: TPMS_ID_OBJECT (part 2, 12.4.2).
+fn wrap(hash: HashAlg, symmetric: Symmetric, seed: &[u8], name: &Name, secret: &[u8; 32]) -> Result<Vec<u8>, TpmError> {
+    let mut identity = Zeroizing::new(Vec::new());
+    put_sized(&mut identity, secret);
+    let key = kdfa(hash, seed, "STORAGE", name.as_bytes(), &[], symmetric.key_size());
+    cfb_encrypt(symmetric, &key, &mut identity)?;
+    let mac_key = kdfa(hash, seed, "INTEGRITY", &[], &[], hash.size());
+    let mac = hmac(hash, &mac_key, &[&identity, name.as_bytes()]);
+    let mut out = Vec::new();
+    put_sized(&mut out, &mac);
+    out.extend_from_slice(&identity);
+    Ok(out)
+}
+
+fn cfb_encrypt(symmetric: Symmetric, key: &[u8], data: &mut [u8]) -> Result<(), TpmError> {
+    use cfb_mode::cipher::{AsyncStreamCipher as _, KeyIvInit as _};
+    let iv = [0; 16];
+    match symmetric {
+        Symmetric::Aes128Cfb => cfb_mode::Encryptor::<aes::Aes128>::new_from_slices(key, &iv)
+            .map_err(|_wrong_length| TpmError::Key)?
+            .encrypt(data),
+        Symmetric::Aes256Cfb => cfb_mode::Encryptor::<aes::Aes256>::new_from_slices(key, &iv)
+            .map_err(|_wrong_length| TpmError::Key)?
+            .encrypt(data),
+        Symmetric::Null => return Err(TpmError::Unsupported("symmetric algorithm", 0x0010)),
+    }
+    Ok(())
+}
+
+/// HMAC with any of the hashes.
+pub(crate) fn hmac(hash: HashAlg, key: &[u8], parts: &[&[u8]]) -> Vec<u8> {
+    macro_rules! run {
+        ($digest:ty) => {{
+            // A key of any length is taken, so the error arm yields an empty tag that no comparison accepts.
+            let Ok(mut mac) = hmac::Hmac::<$digest>::new_from_slice(key) else { return Vec::new() };
+            for part in parts {
+                mac.update(part);
+            }
+            mac.finalize().into_bytes().to_vec()
+        }};
+    }
+    match hash {
+        HashAlg::Sha1 => run!(sha1::Sha1),
+        HashAlg::Sha256 => run!(sha2::Sha256),
+        HashAlg::Sha384 => run!(sha2::Sha384),
+        HashAlg::Sha512 => run!(sha2::Sha512),
+    }
+}
+
+/// KDFa (part 1, 11.4.10.2): `size` bytes from a key, a label and two contexts.
+pub fn kdfa(hash: HashAlg, key: &[u8], label: &str, u: &[u8], v: &[u8], size: usize) -> Zeroizing<Vec<u8>> {
+    let bits = u32::try_from(size * 8).unwrap_or(u32::MAX).to_be_bytes();
+    let mut out = Zeroizing::new(Vec::new());
+    let mut counter = 0_u32;
+    while out.len() < size {
+        counter += 1;
+        let block = hmac(hash, key, &[&counter.to_be_bytes(), label.as_bytes(), &[0], u, v, &bits]);
+        if block.is_empty() {
+            break;
+        }
+        out.extend_from_slice(&block);
+    }
+    out.truncate(size);
+    out
+}
+
+/// KDFe (part 1, 11.4.10.3): one digest from a shared point's x and both parties' x, each padded to the curve's size.
+pub fn kdfe(hash: HashAlg, z: &[u8], label: &str, u: &[u8], v: &[u8]) -> Zeroizing<Vec<u8>> {
+    Zeroizing::new(hash.digest(&[&1_u32.to_be_bytes(), z, label.as_bytes(), &[0], u, v]))
+}

@@ -1,0 +1,43 @@
+//! The master's side, without I/O: three steps, each taking the one before by value.
+//!
+//! 1. [`check_hello`] (or [`check_renewal`]) → [`Admitted`]: the caller shows keys of the right form for a Machine that may join.
+//! 2. [`crate::sessions::Sessions::open`] → challenge; the session holds [`Pending`].
+//! 3. [`check_evidence`] → [`Verified`], the only thing that the CA signs for, or a [`crate::Refusal`] that says whether the
+//!    machine itself proved what is refused.
+
+mod hello;
+mod identity;
+mod proof;
+mod state;
+mod verified;
+
+pub use hello::{Admitted, Pending, RenewingPeer, check_hello, check_renewal};
+pub(crate) use hello::{admit_bootstrap, refusal};
+pub use proof::Attested;
+pub(crate) use proof::check_proof;
+pub use verified::{Verified, check_evidence};
+
+use crate::digest::Digest;
+use crate::ek::EkIssuer;
+use crate::inventory::Inventory;
+use crate::policy::CheckedRule;
+use crate::release::KnownRelease;
+
+/// What the master holds true at the moment of a check.
+#[derive(Debug, Clone, Copy)]
+pub struct Reference<'a> {
+    /// All Machines.
+    pub inventory: &'a Inventory,
+    /// The rule that decides.
+    pub rule: &'a CheckedRule,
+    /// The issuers of EK certificates in the cluster's configuration.
+    pub issuers: &'a [EkIssuer],
+    /// All image releases, signed or not.
+    pub releases: &'a [KnownRelease],
+    /// DNS names and addresses of the API server.
+    pub api_names: &'a [String],
+    /// The cluster's name.
+    pub cluster: &'a str,
+    /// SHA-256 of the SubjectPublicKeyInfo of the admin's key: believes its verdict on the first master.
+    pub admin_key: Option<Digest>,
+}

@@ -1,0 +1,249 @@
+//! Phase 2: the TPM's word, first that it is this exchange's, then what it says.
+
+use super::hello::refusal;
+use super::{Pending, Reference, identity, state};
+use crate::code::Code;
+use crate::digest::Digest;
+use crate::pcr::{QUOTE_PCRS, Selection};
+use crate::question::Channel;
+use crate::tpm::{
+    Attest, Attested as Body, ClockInfo, ENDORSEMENT_HIERARCHY, EcdsaSignature, HashAlg, NULL_HIERARCHY, TpmError,
+    qualified_name_of_primary, template,
+};
+use crate::verdict::{Checks, ProvenMachine, Refusal, Stop, Verdict};
+use crate::wire::{Proof, Signed};
+use config_kube::Machine;
+use config_kube::machine::{ProvenConfig, ProvenImage};
+use std::collections::BTreeMap;
+use subtle::ConstantTimeEq as _;
+
+/// A machine whose state was proved and accepted. The requests are still to be checked.
+#[derive(Debug)]
+pub struct Attested {
+    pub(super) proven: ProvenMachine,
+    pub(super) pending: Pending,
+    pub(super) state: state::Accepted,
+    pub(super) checks: Checks,
+}
+
+impl Attested {
+    /// The Machine.
+    pub fn machine(&self) -> &ProvenMachine {
+        &self.proven
+    }
+
+    /// The image that it booted.
+    pub fn image(&self) -> &ProvenImage {
+        &self.state.image
+    }
+
+    /// The configuration that it was started with.
+    pub fn config(&self) -> Option<&ProvenConfig> {
+        self.state.config.as_ref()
+    }
+
+    /// The TPM's counters.
+    pub fn clock_info(&self) -> ClockInfo {
+        self.state.clock
+    }
+
+    /// The learned registers.
+    pub fn pinned_pcrs(&self) -> &BTreeMap<u8, Digest> {
+        &self.state.pinned
+    }
+
+    /// SHA-256 of the EK's SubjectPublicKeyInfo.
+    pub fn ek_hash(&self) -> Digest {
+        self.pending.ek_hash()
+    }
+
+    /// Hex of the AK's Name.
+    pub fn ak_name(&self) -> String {
+        self.pending.names().ak.to_hex()
+    }
+
+    /// Hex of the NK's Name.
+    pub fn nk_name(&self) -> String {
+        self.pending.names().nk.to_hex()
+    }
+
+    pub(crate) fn into_verdict(self) -> Verdict {
+        let ek_hash = Some(self.pending.ek_hash());
+        let claims = self.pending.claims().clone();
+        Verdict { checks: self.checks.into_list(), ek_hash, claims }
+    }
+}
+
+/// A refusal of a machine that proved it is itself.
+pub(super) fn proven_refusal(proven: ProvenMachine, pending: &Pending, checks: Checks, stop: Stop) -> Box<Refusal> {
+    let code = checks.first_failure(stop);
+    let verdict =
+        Verdict { checks: checks.into_list(), ek_hash: Some(pending.ek_hash()), claims: pending.claims().clone() };
+    Box::new(Refusal::Proven { machine: proven, code, verdict })
+}
+
+/// Checks a proof against its session and the reference values.
+pub(crate) fn check_proof(
+    pending: Pending,
+    proof: &Proof,
+    reference: &Reference<'_>,
+    channel: &Channel,
+    now: u64,
+) -> Result<Attested, Box<Refusal>> {
+    let mut checks = Checks::resume(pending.checks());
+    let quote = match binding(&pending, proof, channel, &mut checks) {
+        Ok(quote) => quote,
+        Err(stop) => return Err(refusal(stop, checks, Some(pending.ek_hash()), pending.claims())),
+    };
+    // The object may have gone since phase 1; a new one under its name is another.
+    let Some(machine) = reference.inventory.find(pending.machine()) else {
+        let stop = checks.fail("inventory", Code::MachineUnknown, "the Machine of phase 1", "gone");
+        return Err(refusal(stop, checks, Some(pending.ek_hash()), pending.claims()));
+    };
+    // From here on HMAC(S, Q) and the AK's signature over Q hold: this is the Machine's own word.
+    let proven = ProvenMachine::new(pending.machine().clone());
+    match said(&pending, &quote, proof, machine, reference, now, &mut checks) {
+        Ok(state) => Ok(Attested { proven, pending, state, checks }),
+        Err(stop) => Err(proven_refusal(proven, &pending, checks, stop)),
+    }
+}
+
+/// That the evidence answers this challenge, on this connection, by the TPM of the EK.
+fn binding(pending: &Pending, proof: &Proof, channel: &Channel, checks: &mut Checks) -> Result<Attest, Stop> {
+    let (wanted, found) = (pending.transcript(), &proof.transcript);
+    checks.must("nonce", Code::NonceReplayed, wanted.nonce == found.nonce, wanted.nonce, found.nonce)?;
+    checks.must("CSR hash", Code::CsrHash, wanted.csr_hash == found.csr_hash, wanted.csr_hash, found.csr_hash)?;
+    let same = wanted.claims_hash == found.claims_hash;
+    checks.must("claims hash", Code::ClaimsMismatch, same, wanted.claims_hash, found.claims_hash)?;
+    let same = wanted.server_spki == found.server_spki && pending.channel().server_spki == channel.server_spki;
+    checks.must("server key", Code::MasterKey, same, wanted.server_spki, found.server_spki)?;
+    let same = wanted.exporter == found.exporter && pending.channel().exporter == channel.exporter;
+    checks.must("TLS exporter", Code::Channel, same, wanted.exporter, found.exporter)?;
+    let question = pending.question();
+    let same = bool::from(pending.mac(&question).0.ct_eq(&proof.mac.0));
+    let found = if same { "HMAC(S, Q)" } else { "another value" };
+    checks.must("credential", Code::CredentialNotActivated, same, "HMAC(S, Q)", found)?;
+    let quote = attestation("quote", &proof.quote, checks)?;
+    let is_quote = matches!(quote.attested, Body::Quote { .. });
+    checks.must("quote: type", Code::AttestType, is_quote, "quote", kind(&quote))?;
+    extra_data("quote", Code::QuoteExtraData, &quote, &question, checks)?;
+    signature("quote", Code::QuoteSignature, &proof.quote, pending, checks)?;
+    Ok(quote)
+}
+
+/// Parses one attestation.
+fn attestation(name: &str, signed: &Signed, checks: &mut Checks) -> Result<Attest, Stop> {
+    let check = format!("{name}: structure");
+    match Attest::parse(signed.attest.as_bytes()) {
+        Ok(attest) => {
+            checks.test(&check, Code::AttestMalformed, true, "TPMS_ATTEST", "TPMS_ATTEST");
+            Ok(attest)
+        }
+        Err(fault) => {
+            let code = match fault {
+                TpmError::Magic(_) => Code::AttestMagic,
+                TpmError::Malformed(_) | TpmError::Unsupported(..) | TpmError::Key => Code::AttestMalformed,
+            };
+            Err(checks.fail(&check, code, "TPMS_ATTEST with TPM_GENERATED_VALUE", fault))
+        }
+    }
+}
+
+fn kind(attest: &Attest) -> String {
+    match &attest.attested {
+        Body::Quote { .. } => "quote".to_owned(),
+        Body::Certify { .. } => "certification".to_owned(),
+        Body::Other { kind, .. } => format!("{kind:#06x}"),
+    }
+}
+
+fn extra_data(name: &str, code: Code, attest: &Attest, question: &Digest, checks: &mut Checks) -> Result<(), Stop> {
+    let same = attest.extra_data == question.as_bytes();
+    checks.must(&format!("{name}: extra data"), code, same, question, hex::encode(&attest.extra_data))
+}
+
+fn signature(name: &str, code: Code, signed: &Signed, pending: &Pending, checks: &mut Checks) -> Result<(), Stop> {
+    const WANTED: &str = "ECDSA P-256 with SHA-256 by the attestation key";
+    let check = format!("{name}: signature");
+    let parsed = EcdsaSignature::parse(signed.signature.as_bytes()).map_err(|fault| {
+        let code = match fault {
+            TpmError::Unsupported(..) => Code::AttestAlgorithm,
+            TpmError::Malformed(_) | TpmError::Magic(_) | TpmError::Key => Code::AttestMalformed,
+        };
+        checks.fail(&check, code, WANTED, fault)
+    })?;
+    let hash = parsed.hash;
+    checks.must(&check, Code::AttestAlgorithm, hash == HashAlg::Sha256, WANTED, format!("{hash:?}"))?;
+    let good = parsed.verifies(pending.ak(), signed.attest.as_bytes());
+    checks.must(&check, code, good, WANTED, if good { "verified" } else { "does not verify" })
+}
+
+/// What the machine says with its quote, and whether it is wanted.
+fn said(
+    pending: &Pending,
+    quote: &Attest,
+    proof: &Proof,
+    machine: &Machine,
+    reference: &Reference<'_>,
+    now: u64,
+    checks: &mut Checks,
+) -> Result<state::Accepted, Stop> {
+    // The Machine may have been retired, bound or found untrusted since phase 1, by another session of the same machine.
+    let mut again = Checks::default();
+    if let Err(stop) = identity::admissible(machine, &pending.ek_hash(), pending.claims(), reference, now, &mut again) {
+        checks.extend(again);
+        return Err(stop);
+    }
+    let wanted = qualified_name_of_primary(ENDORSEMENT_HIERARCHY, &pending.names().ak);
+    let found = &quote.qualified_signer;
+    checks.must("AK hierarchy", Code::AkHierarchy, *found == wanted, hex::encode(&wanted), hex::encode(found))?;
+    registers(quote, &proof.pcrs, checks)?;
+    certification(pending, proof, checks)?;
+    let said = state::Said {
+        purpose: pending.purpose(),
+        clock: quote.clock_info,
+        pcrs: &proof.pcrs,
+        log: proof.event_log.as_bytes(),
+        config: proof.config_event.as_ref(),
+        claims: pending.claims(),
+    };
+    state::check(&said, machine, reference, now, checks)
+}
+
+/// That the values sent are exactly the quoted ones.
+fn registers(quote: &Attest, pcrs: &BTreeMap<u8, Digest>, checks: &mut Checks) -> Result<(), Stop> {
+    let Body::Quote { selection, digest } = &quote.attested else { return Err(Stop(Code::AttestType)) };
+    let wanted = Selection::of(QUOTE_PCRS);
+    let banks: Vec<String> = selection.iter().map(|selection| format!("{:#06x}", selection.bank)).collect();
+    let only_sha256 = selection.iter().all(|selection| selection.bank == HashAlg::Sha256.id());
+    checks.must("quote: bank", Code::PcrBank, only_sha256, "0x000b (SHA-256)", banks.join(", "))?;
+    let exact = *selection == [wanted.to_pcr_selection()];
+    let found: Vec<String> = selection.iter().map(|selection| hex::encode(&selection.select)).collect();
+    let bits = hex::encode(wanted.to_pcr_selection().select);
+    checks.must("quote: registers", Code::PcrSelection, exact, bits, found.join(", "))?;
+    let complete = pcrs.keys().copied().eq(QUOTE_PCRS.iter().copied());
+    let sent: Vec<String> = pcrs.keys().map(ToString::to_string).collect();
+    checks.must("register values", Code::PcrDigest, complete, format!("{QUOTE_PCRS:?}"), sent.join(", "))?;
+    let sent = wanted.digest(pcrs);
+    let quoted = hex::encode(digest);
+    checks.must("register digest", Code::PcrDigest, digest == sent.as_bytes(), quoted, sent)
+}
+
+/// That the node key is in the same TPM and bound to the quoted values.
+fn certification(pending: &Pending, proof: &Proof, checks: &mut Checks) -> Result<(), Stop> {
+    let certify = attestation("certification", &proof.certify, checks)?;
+    let Body::Certify { name, qualified_name } = &certify.attested else {
+        return Err(checks.fail("certification: type", Code::AttestType, "certification", kind(&certify)));
+    };
+    extra_data("certification", Code::CertifyExtraData, &certify, &pending.question(), checks)?;
+    signature("certification", Code::CertifySignature, &proof.certify, pending, checks)?;
+    let wanted = &pending.names().nk;
+    let same = name == wanted.as_bytes();
+    checks.must("certified key", Code::CertifyOtherKey, same, wanted, hex::encode(name))?;
+    let in_null = qualified_name_of_primary(NULL_HIERARCHY, wanted);
+    let same = *qualified_name == in_null;
+    checks.must("NK hierarchy", Code::NkHierarchy, same, hex::encode(&in_null), hex::encode(qualified_name))?;
+    let wanted = template::nk_policy(&proof.pcrs);
+    let found = &pending.nk().auth_policy;
+    checks.must("NK policy", Code::NkAuthPolicy, found == wanted.as_bytes(), wanted, hex::encode(found))
+}

@@ -1,0 +1,286 @@
+//! What the machine booted: event log, image, Secure Boot, configuration, firmware, counters.
+//!
+//! Assumes that the register values are the quoted ones; every fault is recorded, so that a verdict shows all of them.
+
+use super::Reference;
+use crate::bootstrap;
+use crate::code::Code;
+use crate::digest::Digest;
+use crate::eventlog::{EventLog, EventLogError};
+use crate::facts;
+use crate::inventory::readmitted;
+use crate::pcr::{CONFIG_PCR, QUOTE_PCRS, extended};
+use crate::question::Purpose;
+use crate::release::{Boot, KnownRelease};
+use crate::tpm::ClockInfo;
+use crate::verdict::{Checks, Stop};
+use crate::wire::{Claims, ConfigEvent};
+use config_kube::machine::{Counters, ProvenConfig, ProvenImage};
+use config_kube::{Machine, MachineState};
+use std::collections::BTreeMap;
+
+/// Registers that are learned at first admission.
+pub(super) const PINNED_PCRS: [u8; 2] = [0, 2];
+/// Registers in which the release is recognised.
+const IMAGE_PCRS: [u8; 3] = [9, 4, 11];
+
+/// What a machine says.
+pub(super) struct Said<'a> {
+    pub(super) purpose: Purpose,
+    pub(super) clock: ClockInfo,
+    pub(super) pcrs: &'a BTreeMap<u8, Digest>,
+    pub(super) log: &'a [u8],
+    pub(super) config: Option<&'a ConfigEvent>,
+    pub(super) claims: &'a Claims,
+}
+
+/// What was accepted of it.
+#[derive(Debug, Clone)]
+pub(super) struct Accepted {
+    pub(super) image: ProvenImage,
+    pub(super) config: Option<ProvenConfig>,
+    pub(super) clock: ClockInfo,
+    pub(super) pinned: BTreeMap<u8, Digest>,
+}
+
+impl Said<'_> {
+    fn pcr(&self, index: u8) -> Digest {
+        self.pcrs.get(&index).copied().unwrap_or(Digest::ZERO)
+    }
+}
+
+pub(super) fn check(
+    said: &Said<'_>,
+    machine: &Machine,
+    reference: &Reference<'_>,
+    now: u64,
+    checks: &mut Checks,
+) -> Result<Accepted, Stop> {
+    counters(said, machine, checks);
+    let outside = said.pcr(12);
+    checks.test("PCR 12", Code::OutsideArguments, outside == Digest::ZERO, "zero", outside);
+    let config = config(said, machine, reference, checks);
+    let log = replayed(said, checks);
+    let secure_boot = log.as_ref().and_then(|log| facts::secure_boot(log, checks));
+    if let Some(on) = secure_boot {
+        let good = on || !reference.rule.secure_boot;
+        let wanted = if reference.rule.secure_boot { "on" } else { "on or off" };
+        checks.test("Secure Boot", Code::SecureBootOff, good, wanted, if on { "on" } else { "off" });
+    }
+    let found = image(said, machine, secure_boot, reference, checks);
+    if let (Some(log), Some((_, boot))) = (&log, &found) {
+        facts::consume(log, boot, reference.rule.allow_unknown, checks);
+    }
+    let pinned = firmware(said, machine, now, checks);
+    checks.all_passed()?;
+    let (release, _) = found.ok_or(Stop(Code::ImageUnknown))?;
+    let manifest = release.manifest();
+    let image = ProvenImage { id: manifest.id.clone(), role: manifest.role.clone(), svn: manifest.svn };
+    Ok(Accepted { image, config, clock: said.clock, pinned })
+}
+
+/// Resets and restarts never go down; the clock never goes down within equal counts.
+fn counters(said: &Said<'_>, machine: &Machine, checks: &mut Checks) {
+    let now = said.clock;
+    let show = |reset, restart, clock, safe| format!("reset {reset} restart {restart} clock {clock} ms safe {safe}");
+    let found = show(now.reset_count, now.restart_count, now.clock, now.safe);
+    let Some(Counters { reset_count, restart_count, clock, safe }) =
+        machine.status.as_ref().and_then(|status| status.counters)
+    else {
+        checks.test("counters", Code::CountersWentBack, true, "first seen", found);
+        return;
+    };
+    let before = (reset_count, restart_count, clock);
+    let good = (now.reset_count, now.restart_count, now.clock) >= before;
+    let wanted = format!("at least {}", show(reset_count, restart_count, clock, safe));
+    checks.test("counters", Code::CountersWentBack, good, wanted, &found);
+    if said.purpose == Purpose::Renew {
+        let same = now.reset_count == reset_count;
+        checks.test("reset count", Code::RenewalAfterReset, same, reset_count, now.reset_count);
+    }
+}
+
+/// The one configuration event is what PCR 13 holds, and one that may be.
+fn config(said: &Said<'_>, machine: &Machine, reference: &Reference<'_>, checks: &mut Checks) -> Option<ProvenConfig> {
+    let held = said.pcr(CONFIG_PCR);
+    let Some(event) = said.config else {
+        let (code, good) = if held == Digest::ZERO {
+            (Code::ConfigNotMeasured, !reference.rule.config_measured)
+        } else {
+            (Code::ConfigEvent, false)
+        };
+        let wanted = if reference.rule.config_measured { "one configuration event" } else { "at most one event" };
+        checks.test("configuration event", code, good, wanted, format!("none; PCR 13 holds {held}"));
+        return None;
+    };
+    let measured = extended(&Digest::ZERO, &event.digest);
+    let labelled = event.pcr == CONFIG_PCR
+        && (1..=64).contains(&event.label.len())
+        && event.label.bytes().all(|byte| byte.is_ascii_graphic());
+    if !checks.test("configuration event", Code::ConfigEvent, measured == held && labelled, measured, held) {
+        return None;
+    }
+    let digest = event.digest.to_text();
+    if reference.rule.config_inventory {
+        let mut allowed = machine.spec.config_digests.clone();
+        allowed.extend(bootstrap::attested_config(machine, reference).map(|digest| digest.to_text()));
+        let good = allowed.iter().any(|allowed| allowed.parse() == Ok(event.digest));
+        let wanted = if allowed.is_empty() { "one listed in the Machine".to_owned() } else { allowed.join(", ") };
+        checks.test("configuration", Code::ConfigChanged, good, wanted, &digest);
+    } else {
+        checks.test("configuration", Code::ConfigChanged, true, "any measured one", &digest);
+    }
+    Some(ProvenConfig { source: event.label.clone(), digest })
+}
+
+/// The log, if it replays to every quoted register. PCR 13 is init's, which the firmware's log does not cover.
+fn replayed(said: &Said<'_>, checks: &mut Checks) -> Option<EventLog> {
+    let log = match EventLog::parse(said.log) {
+        Ok(log) => log,
+        Err(fault) => {
+            let code = match fault {
+                EventLogError::Truncated(_) => Code::EventLogTruncated,
+                EventLogError::TooLarge | EventLogError::Header | EventLogError::Event(..) => Code::EventLogMalformed,
+            };
+            checks.test("event log", code, false, "a crypto-agile log", fault);
+            return None;
+        }
+    };
+    let bank = log.replay();
+    let mut good = true;
+    for pcr in QUOTE_PCRS.iter().copied().filter(|pcr| *pcr != CONFIG_PCR) {
+        let (wanted, found) = (said.pcr(pcr), bank.get(pcr));
+        let code = if facts::ends_early(&log, pcr) { Code::EventLogTruncated } else { Code::EventLogReplay };
+        good &= checks.test(&format!("event log: PCR {pcr}"), code, wanted == found, wanted, found);
+    }
+    good.then_some(log)
+}
+
+/// A way of starting a release.
+type Started<'a> = (&'a KnownRelease, &'a Boot);
+
+fn allows(boot: &Boot, pcr: u8, value: &Digest) -> bool {
+    boot.pcrs.get(&pcr).is_some_and(|allowed| allowed.contains(value))
+}
+
+/// The release that was booted, and that it may be.
+fn image<'a>(
+    said: &Said<'_>,
+    machine: &Machine,
+    secure_boot: Option<bool>,
+    reference: &Reference<'a>,
+    checks: &mut Checks,
+) -> Option<Started<'a>> {
+    let rule = reference.rule;
+    let signed = |release: &KnownRelease| release.verified_by().iter().any(|key| rule.release_keys.contains(key));
+    let started = reference
+        .releases
+        .iter()
+        .flat_map(|release| release.manifest().boots.iter().map(move |boot| (release, boot)))
+        .filter(|(_, boot)| secure_boot.is_none_or(|on| boot.secure_boot == on));
+    let rank = |(release, boot): &Started<'a>| {
+        let manifest = release.manifest();
+        let matching = IMAGE_PCRS.iter().filter(|pcr| allows(boot, **pcr, &said.pcr(**pcr))).count();
+        // A full match counts most; else the claimed image is what the machine is compared with.
+        let claimed = matching < IMAGE_PCRS.len() && manifest.id == said.claims.image;
+        (
+            matching == IMAGE_PCRS.len(),
+            claimed,
+            matching,
+            signed(release),
+            manifest.role == machine.spec.role,
+            manifest.svn,
+        )
+    };
+    let best = started.max_by_key(rank).filter(|started| {
+        let (full, claimed, matching, ..) = rank(started);
+        full || claimed || matching > 0
+    });
+    let Some((release, boot)) = best else {
+        checks.test("image", Code::ImageUnknown, false, "an ImageRelease with these registers", registers(said));
+        return None;
+    };
+    let manifest = release.manifest();
+    for pcr in IMAGE_PCRS {
+        let code = match pcr {
+            4 => Code::ImageLoader,
+            9 => Code::ImageCommandLine,
+            _ => Code::ImageSections,
+        };
+        register(&manifest.id, boot, pcr, code, said, checks);
+    }
+    if boot.pcrs.contains_key(&7) {
+        register(&manifest.id, boot, 7, Code::SecureBootDatabase, said, checks);
+    }
+    let keys = rule.release_keys.join(", ");
+    let by = if release.verified_by().is_empty() { "none".to_owned() } else { release.verified_by().join(", ") };
+    checks.test("image signature", Code::ImageUnsigned, signed(release), keys, by);
+    let least = format!("at least {}", rule.min_svn);
+    checks.test("image SVN", Code::ImageSvn, manifest.svn >= rule.min_svn, least, manifest.svn);
+    let expected = &machine.spec.role;
+    checks.test("image role", Code::ImageRole, manifest.role == *expected, expected, &manifest.role);
+    concurrency(manifest.id.as_str(), machine, reference, &signed, checks);
+    Some((release, boot))
+}
+
+fn register(id: &str, boot: &Boot, pcr: u8, code: Code, said: &Said<'_>, checks: &mut Checks) {
+    let allowed: Vec<String> = boot.pcrs.get(&pcr).into_iter().flatten().map(Digest::to_hex).collect();
+    let wanted = format!("{id}: {}", allowed.join(", "));
+    checks.test(&format!("image: PCR {pcr}"), code, allows(boot, pcr, &said.pcr(pcr)), wanted, said.pcr(pcr));
+}
+
+fn registers(said: &Said<'_>) -> String {
+    let shown: Vec<String> = IMAGE_PCRS.iter().map(|pcr| format!("PCR {pcr} {}", said.pcr(*pcr))).collect();
+    shown.join(", ")
+}
+
+/// How many machines may be on other than the newest image.
+fn concurrency(
+    id: &str,
+    machine: &Machine,
+    reference: &Reference<'_>,
+    signed: &impl Fn(&KnownRelease) -> bool,
+    checks: &mut Checks,
+) {
+    let limit = reference.rule.max_concurrent;
+    let role = &machine.spec.role;
+    let newest = reference
+        .releases
+        .iter()
+        .filter(|release| signed(release) && release.manifest().role == *role)
+        .map(KnownRelease::manifest)
+        .max_by_key(|manifest| (manifest.svn, manifest.build_time));
+    let Some(newest) = newest.filter(|newest| limit > 0 && newest.id != id) else { return };
+    let others = reference
+        .inventory
+        .iter()
+        .filter(|other| other.metadata.name != machine.metadata.name && other.spec.role == *role)
+        .filter_map(|other| other.status.as_ref())
+        .filter(|status| status.state == MachineState::Trusted)
+        .filter(|status| status.image.as_ref().is_some_and(|image| image.id != newest.id))
+        .count();
+    let good = u32::try_from(others).is_ok_and(|others| others < limit);
+    let wanted = format!("fewer than {limit} others on another image than {}", newest.id);
+    checks.test("image concurrency", Code::ImageConcurrency, good, wanted, others);
+}
+
+/// The firmware's registers are learned at first admission, and after an admin's re-admission, and held to from then on.
+fn firmware(said: &Said<'_>, machine: &Machine, now: u64, checks: &mut Checks) -> BTreeMap<u8, Digest> {
+    let mut pinned = BTreeMap::new();
+    let learn = readmitted(machine, now);
+    for pcr in PINNED_PCRS {
+        let found = said.pcr(pcr);
+        let known = machine.status.as_ref().and_then(|status| status.pinned_pcrs.get(&pcr.to_string()));
+        let check = format!("firmware: PCR {pcr}");
+        match known {
+            Some(known) if !learn => {
+                checks.test(&check, Code::FirmwareChanged, known.parse() == Ok(found), known, found);
+            }
+            Some(_) | None => {
+                checks.test(&check, Code::FirmwareChanged, true, "learned", found);
+            }
+        }
+        pinned.insert(pcr, found);
+    }
+    pinned
+}

@@ -1,0 +1,34 @@
+//! Every code is raised by a test here, or by the room that can see its reason.
+
+use config_attest::Code;
+
+/// Codes of the master's driver: body sizes, rates, and the policy that rejects before the verifier is asked.
+const ELSEWHERE: [Code; 5] =
+    [Code::Refused, Code::TooLarge, Code::RateLimited, Code::PolicyRejects, Code::PolicyInvalid];
+
+#[test]
+fn every_code_of_the_verifier_has_an_attack() {
+    let tests = [
+        include_str!("freshness.rs"),
+        include_str!("keys.rs"),
+        include_str!("state.rs"),
+        include_str!("identity.rs"),
+        include_str!("csr.rs"),
+        include_str!("renewal.rs"),
+        include_str!("bootstrap.rs"),
+    ]
+    .concat();
+    let untested: Vec<String> = Code::ALL
+        .iter()
+        .filter(|code| !ELSEWHERE.contains(code))
+        .map(|code| format!("{code:?}"))
+        .filter(|name| {
+            let mention = format!("Code::{name}");
+            !tests.match_indices(&mention).any(|(at, _)| {
+                let after = tests[at + mention.len()..].chars().next();
+                !after.is_some_and(|next| next.is_ascii_alphanumeric())
+            })
+        })
+        .collect();
+    assert!(untested.is_empty(), "no attack for {untested:?}");
+}

@@ -1,0 +1,156 @@
+//! What a node may not ask for.
+
+use super::{Anonymous, Outcome, Proven, accepted, expect, lab, refused};
+use config_attest::Code;
+use config_attest::testing::{EkKind, Requester, SoftMachine, World};
+use config_attest::wire::{Blob, Der};
+use rcgen::{ExtendedKeyUsagePurpose, KeyUsagePurpose};
+
+/// A join with a changed client request.
+fn client(code: Code, change: impl Fn(&mut Requester)) {
+    refused(Proven, code, |world, machine| {
+        change(&mut machine.client_request);
+        world.join(machine)
+    });
+}
+
+/// A join with a changed serving request.
+fn serving(code: Code, change: impl Fn(&mut Requester)) {
+    refused(Proven, code, |world, machine| {
+        change(&mut machine.serving_request);
+        world.join(machine)
+    });
+}
+
+#[test]
+fn the_subject_is_the_nodes_own() {
+    for name in ["system:node:worker-2", "admin", "system:node:", "system:node:WORKER-1"] {
+        client(Code::CsrCommonName, |request| request.common_name = name.to_owned());
+        serving(Code::CsrCommonName, |request| request.common_name = name.to_owned());
+    }
+    for organization in ["system:masters", "", "system:nodes "] {
+        client(Code::CsrOrganization, |request| request.organization = organization.to_owned());
+    }
+    client(Code::CsrSubject, |request| request.unit = Some("operations".to_owned()));
+}
+
+#[test]
+fn names_are_within_the_inventory() {
+    serving(Code::CsrSan, |request| request.names.push("worker-2".to_owned()));
+    serving(Code::CsrSan, |request| request.names.push("192.168.77.12".to_owned()));
+    serving(Code::CsrSan, |request| request.email = Some("root@worker-1".to_owned()));
+    serving(Code::CsrSanWildcard, |request| request.names.push("*.worker-1".to_owned()));
+    for name in ["kubernetes", "kubernetes.default.svc", "10.96.0.1", "192.168.77.10"] {
+        serving(Code::CsrSanApiServer, |request| request.names.push(name.to_owned()));
+    }
+    client(Code::CsrSan, |request| request.names.push("worker-1".to_owned()));
+}
+
+#[test]
+fn without_the_inventory_a_node_gets_its_claimed_addresses_and_nobody_elses() {
+    let open = |claimed: &str| -> Outcome {
+        let (mut world, mut machine) = lab();
+        world.rule.certificate.sans = String::new();
+        world.object("worker-1").spec.addresses.clear();
+        world.machine("worker-2", "192.168.77.12", EkKind::P256);
+        machine.claims.addresses = vec![claimed.to_owned()];
+        machine.serving_request.names = vec!["worker-1".to_owned(), claimed.to_owned()];
+        world.join(&machine)
+    };
+    accepted(open("10.0.2.15"));
+    accepted(open("fd00::15"));
+    expect(Proven, Code::CsrSan, open("192.168.77.12"));
+    expect(Proven, Code::CsrSan, open("127.0.0.1"));
+    expect(Proven, Code::CsrSan, open("169.254.169.254"));
+    expect(Proven, Code::CsrSan, open("worker-3"));
+    expect(Proven, Code::CsrSanApiServer, open("10.96.0.1"));
+}
+
+#[test]
+fn extensions_ask_for_no_more_than_a_node_has() {
+    let ca = |critical| (vec![2, 5, 29, 19], vec![0x30, 0x03, 0x01, 0x01, 0xff], critical);
+    client(Code::CsrCa, |request| request.extensions.push(ca(true)));
+    serving(Code::CsrCa, |request| request.extensions.push(ca(false)));
+    client(Code::CsrUsage, |request| request.usages.push(KeyUsagePurpose::KeyCertSign));
+    serving(Code::CsrUsage, |request| {
+        request.usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::CrlSign];
+    });
+    client(Code::CsrUsage, |request| request.extended_usages.push(ExtendedKeyUsagePurpose::ServerAuth));
+    serving(Code::CsrUsage, |request| {
+        request.extended_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    });
+    serving(Code::CsrUsage, |request| request.extended_usages.push(ExtendedKeyUsagePurpose::Any));
+    for critical in [true, false] {
+        client(Code::CsrExtension, |request| {
+            request.extensions.push((vec![1, 3, 6, 1, 4, 1, 99999, 1], vec![0x05, 0x00], critical));
+        });
+    }
+}
+
+#[test]
+fn the_usages_that_a_node_has_may_be_asked_for() {
+    let (mut world, mut machine) = lab();
+    machine.client_request.usages = vec![KeyUsagePurpose::DigitalSignature];
+    machine.client_request.extended_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    machine.serving_request.usages = vec![KeyUsagePurpose::DigitalSignature];
+    machine.serving_request.extended_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    accepted(world.join(&machine));
+}
+
+/// A join with requests of the attacker's own making, announced as they are.
+fn requests(world: &mut World, machine: &SoftMachine, client: Vec<u8>, serving: Vec<u8>) -> Outcome {
+    let hello = config_attest::prover::hello(machine.keys(), &client, &serving, machine.claims.clone());
+    let challenge = world.challenge(&hello)?;
+    let hello = (hello, client, serving);
+    let evidence = machine.evidence(config_attest::Purpose::Join, &hello, &challenge, &world.channel);
+    world.verify(&challenge, &evidence)
+}
+
+#[test]
+fn requests_are_parsed_and_signed_by_their_own_keys() {
+    refused(Proven, Code::CsrMalformed, |world, machine| {
+        requests(world, machine, b"garbage".to_vec(), machine.serving_csr())
+    });
+    refused(Proven, Code::CsrMalformed, |world, machine| {
+        let mut client = machine.client_csr();
+        client.push(0);
+        requests(world, machine, client, machine.serving_csr())
+    });
+    refused(Proven, Code::CsrSignature, |world, machine| {
+        let mut serving = machine.serving_csr();
+        if let Some(last) = serving.last_mut() {
+            *last ^= 1;
+        }
+        requests(world, machine, machine.client_csr(), serving)
+    });
+}
+
+#[test]
+fn the_client_key_is_the_node_key_and_the_serving_key_is_not() {
+    refused(Proven, Code::CsrKey, |world, machine| {
+        let client = machine.client_request.request(&machine.serving);
+        requests(world, machine, client, machine.serving_csr())
+    });
+    refused(Proven, Code::CsrServingKey, |world, machine| {
+        let serving = machine.serving_request.request(&machine.nk);
+        requests(world, machine, machine.client_csr(), serving)
+    });
+}
+
+#[test]
+fn requests_swapped_between_the_steps_are_seen() {
+    refused(Anonymous, Code::CsrHash, |world, machine| {
+        let other = machine.serving_csr();
+        world.join_with(machine, |evidence| evidence.client_csr = Der::new(other).expect("within the limit"))
+    });
+    // Also when the announcement in the transcript is swapped with them.
+    refused(Anonymous, Code::CsrHash, |world, machine| {
+        let client = Requester { organization: "system:masters".to_owned(), ..machine.client_request.clone() };
+        let client = client.request(&machine.nk);
+        world.join_with(machine, |evidence| {
+            evidence.proof.transcript.csr_hash =
+                config_attest::wire::csr_hash(&client, evidence.serving_csr.as_bytes());
+            evidence.client_csr = Blob::new(client).expect("within the limit");
+        })
+    });
+}

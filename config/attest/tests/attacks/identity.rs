@@ -1,0 +1,254 @@
+//! Whose machine it is.
+
+use super::{Anonymous, Proven, accepted, expect, lab, refused};
+use config_attest::Code;
+use config_attest::testing::{EkKind, SoftMachine, World};
+use config_kube::MachineState;
+use config_kube::machine::EkSelector;
+
+#[test]
+fn an_ek_certificate_is_asked_for_parsed_and_of_this_key() {
+    refused(Anonymous, Code::EkCertificateMissing, |world, machine| {
+        machine.ek_certificate = None;
+        world.join(machine)
+    });
+    refused(Anonymous, Code::EkCertificateMalformed, |world, machine| {
+        machine.ek_certificate = Some(b"not DER".to_vec());
+        world.join(machine)
+    });
+    refused(Anonymous, Code::EkCertificateMalformed, |world, machine| {
+        // Padding of the NV index, which the prover must cut off.
+        machine.ek_certificate.get_or_insert_default().push(0xff);
+        world.join(machine)
+    });
+    refused(Anonymous, Code::EkCertificateOtherKey, |world, machine| {
+        let other = SoftMachine::new("other", EkKind::P256);
+        machine.ek_certificate = Some(world.endorse(&other, &[2, 23, 133, 8, 1], 2090));
+        world.join(machine)
+    });
+}
+
+#[test]
+fn an_ek_certificate_is_valid_now_for_an_ek_and_from_a_known_maker() {
+    refused(Anonymous, Code::EkCertificateExpired, |world, machine| {
+        machine.ek_certificate = Some(world.endorse(machine, &[2, 23, 133, 8, 1], 2025));
+        world.join(machine)
+    });
+    refused(Anonymous, Code::EkCertificateUsage, |world, machine| {
+        machine.ek_certificate = Some(world.endorse(machine, &[1, 3, 6, 1, 5, 5, 7, 3, 2], 2090));
+        world.join(machine)
+    });
+    refused(Anonymous, Code::EkCertificateIssuer, |world, machine| {
+        // The right name, another key.
+        world.maker = SoftMachine::new("impostor", EkKind::P256).ak;
+        machine.ek_certificate = Some(world.endorse(machine, &[2, 23, 133, 8, 1], 2090));
+        world.join(machine)
+    });
+    refused(Anonymous, Code::EkCertificateIssuer, |world, machine| {
+        world.rule.ek.issuers = vec!["another-maker".to_owned()];
+        world.join(machine)
+    });
+    // The certificate of the far future that software TPMs get is valid.
+    let (mut world, mut machine) = lab();
+    machine.ek_certificate = Some(world.endorse(&machine, &[2, 23, 133, 8, 1], 9999));
+    accepted(world.join(&machine));
+}
+
+#[test]
+fn a_machine_outside_the_inventory_is_unknown() {
+    refused(Anonymous, Code::MachineUnknown, |world, machine| {
+        world.machines.clear();
+        world.join(machine)
+    });
+    refused(Anonymous, Code::MachineUnknown, |world, machine| {
+        world.object("worker-1").spec.ek.hashes = vec![format!("sha256:{}", "00".repeat(32))];
+        world.join(machine)
+    });
+}
+
+#[test]
+fn another_nodes_name_is_refused() {
+    refused(Anonymous, Code::NameMismatch, |world, machine| {
+        world.machine("worker-2", "192.168.77.12", EkKind::P256);
+        machine.claims.name = "worker-2".to_owned();
+        world.join(machine)
+    });
+    // Also once the key is bound.
+    let (mut world, mut machine) = lab();
+    accepted(world.join(&machine));
+    machine.claims.name = "worker-2".to_owned();
+    expect(Anonymous, Code::NameMismatch, world.join(&machine));
+    // No claim: the inventory's name.
+    machine.claims.name = String::new();
+    assert_eq!(accepted(world.join(&machine)).node_name(), "worker-1");
+}
+
+#[test]
+fn one_ek_under_a_second_name_is_refused() {
+    let (mut world, mut machine) = lab();
+    accepted(world.join(&machine));
+    let mut second = world.object("worker-1").clone();
+    second.metadata.name = Some("worker-9".to_owned());
+    second.metadata.uid = Some("uid-of-worker-9".to_owned());
+    second.status = None;
+    world.machines.push(second);
+    machine.claims.name = "worker-9".to_owned();
+    machine.client_request.common_name = "system:node:worker-9".to_owned();
+    expect(Anonymous, Code::EkBoundElsewhere, world.join(&machine));
+    // Enrolling under the first name again is no second use.
+    machine.claims.name = "worker-1".to_owned();
+    machine.client_request.common_name = "system:node:worker-1".to_owned();
+    accepted(world.join(&machine));
+}
+
+#[test]
+fn one_ek_listed_twice_and_unclaimed_is_nobodys() {
+    refused(Anonymous, Code::MachineUnknown, |world, machine| {
+        let mut second = world.object("worker-1").clone();
+        second.metadata.name = Some("worker-9".to_owned());
+        world.machines.push(second);
+        machine.claims.name = String::new();
+        world.join(machine)
+    });
+}
+
+#[test]
+fn one_name_under_a_second_ek_is_refused() {
+    // The Machine lists both EKs of its TPM; it is bound to the one that came first.
+    let (mut world, machine) = lab();
+    accepted(world.join(&machine));
+    let mut other = SoftMachine::new("other board", EkKind::P384);
+    other.claims.name = "worker-1".to_owned();
+    other.ek_certificate = Some(world.endorse(&other, &[2, 23, 133, 8, 1], 2090));
+    world.object("worker-1").spec.ek.hashes.push(other.ek_hash().to_text());
+    expect(Anonymous, Code::MachineBoundToOtherEk, world.join(&other));
+    // Two Machines for one Node.
+    refused(Anonymous, Code::MachineBoundToOtherEk, |world, machine| {
+        world.machine("worker-2", "192.168.77.12", EkKind::P256);
+        world.object("worker-2").spec.node_name = Some("worker-1".to_owned());
+        world.join(machine)
+    });
+}
+
+#[test]
+fn a_worker_that_declares_itself_master_is_refused() {
+    refused(Anonymous, Code::RoleMismatch, |world, machine| {
+        machine.claims.role = "master".to_owned();
+        world.join(machine)
+    });
+    refused(Anonymous, Code::RoleNotAdmitted, |world, machine| {
+        world.object("worker-1").spec.role = "master".to_owned();
+        world.join(machine)
+    });
+}
+
+#[test]
+fn retired_and_untrusted_machines_stay_out_until_an_admin_acts() {
+    refused(Anonymous, Code::MachineRetired, |world, machine| {
+        world.object("worker-1").spec.retired = true;
+        world.join(machine)
+    });
+    let (mut world, machine) = lab();
+    world.object("worker-1").status.get_or_insert_default().state = MachineState::Untrusted;
+    expect(Anonymous, Code::MachineUntrusted, world.join(&machine));
+    world.object("worker-1").spec.readmit_until = Some("2020-01-01T00:00:00Z".to_owned());
+    expect(Anonymous, Code::MachineUntrusted, world.join(&machine));
+    world.object("worker-1").spec.readmit_until = Some("garbage".to_owned());
+    expect(Anonymous, Code::MachineUntrusted, world.join(&machine));
+    world.object("worker-1").spec.readmit_until = Some("2030-01-01T00:00:00Z".to_owned());
+    accepted(world.join(&machine));
+}
+
+#[test]
+fn a_machine_that_went_between_the_steps_is_not_approved() {
+    refused(Anonymous, Code::MachineUnknown, |world, machine| {
+        let hello = machine.hello();
+        let challenge = world.challenge(&hello.0)?;
+        let evidence = machine.evidence(config_attest::Purpose::Join, &hello, &challenge, &world.channel);
+        // Deleted and made again: another object under the same name.
+        world.object("worker-1").metadata.uid = Some("another".to_owned());
+        world.verify(&challenge, &evidence)
+    });
+}
+
+/// A world in which an issuer is enough and names choose.
+fn by_issuer() -> (World, SoftMachine) {
+    let (mut world, machine) = lab();
+    world.rule.ek.hashes = String::new();
+    world.object("worker-1").spec.ek = EkSelector { hashes: Vec::new(), issuers: vec!["lab-ca".to_owned()] };
+    (world, machine)
+}
+
+#[test]
+fn a_machine_known_by_its_issuer_is_bound_to_the_first_ek() {
+    let (mut world, machine) = by_issuer();
+    accepted(world.join(&machine));
+    let mut other = SoftMachine::new("other board", EkKind::P256);
+    other.claims.name = "worker-1".to_owned();
+    other.ek_certificate = Some(world.endorse(&other, &[2, 23, 133, 8, 1], 2090));
+    expect(Anonymous, Code::MachineBoundToOtherEk, world.join(&other));
+    // A Machine that also lists hashes is none of the issuer's other machines.
+    let (mut world, machine) = by_issuer();
+    world.object("worker-1").spec.ek.hashes = vec![other.ek_hash().to_text()];
+    expect(Anonymous, Code::MachineUnknown, world.join(&machine));
+    // The Machine's own list of issuers narrows the rule's.
+    let (mut world, machine) = by_issuer();
+    world.object("worker-1").spec.ek.issuers = vec!["another-maker".to_owned()];
+    expect(Anonymous, Code::EkCertificateIssuer, world.join(&machine));
+}
+
+#[test]
+fn require_any_takes_a_listed_hash_without_a_certificate() {
+    let (mut world, mut machine) = lab();
+    machine.ek_certificate = None;
+    expect(Anonymous, Code::EkCertificateMissing, world.join(&machine));
+    world.rule.ek.require = "any".to_owned();
+    accepted(world.join(&machine));
+}
+
+#[test]
+fn claims_swapped_between_the_steps_are_seen() {
+    refused(Anonymous, Code::ClaimsMismatch, |world, machine| {
+        let hello = machine.hello();
+        let challenge = world.challenge(&hello.0)?;
+        let mut other = hello.clone();
+        other.0.claims.instance = "i-other".to_owned();
+        let evidence = machine.evidence(config_attest::Purpose::Join, &other, &challenge, &world.channel);
+        world.verify(&challenge, &evidence)
+    });
+}
+
+#[test]
+fn a_proven_refusal_names_the_machine_and_an_anonymous_one_does_not() {
+    refused(Proven, Code::ImageSvn, |world, machine| {
+        world.rule.images.min_svn = 100;
+        let outcome = world.join(machine);
+        if let Err(refusal) = &outcome {
+            let (proven, _) = refusal.consequence().expect("a consequence");
+            assert_eq!(proven.id().uid, "uid-of-worker-1");
+            assert!(refusal.message().contains("at least 100"), "{refusal}");
+        }
+        outcome
+    });
+}
+
+#[test]
+fn a_second_session_does_not_outlive_the_first_ones_verdict() {
+    let (mut world, machine) = lab();
+    accepted(world.join(&machine));
+    let open = |world: &mut World| {
+        let hello = machine.hello();
+        let challenge = world.challenge(&hello.0).expect("a challenge");
+        let evidence = machine.evidence(config_attest::Purpose::Join, &hello, &challenge, &world.channel);
+        (challenge, evidence)
+    };
+    let (challenge, evidence) = open(&mut world);
+    accepted(world.verify(&challenge, &evidence));
+    let (challenge, evidence) = open(&mut world);
+    world.object("worker-1").status.get_or_insert_default().state = MachineState::Untrusted;
+    expect(Proven, Code::MachineUntrusted, world.verify(&challenge, &evidence));
+    world.object("worker-1").status.get_or_insert_default().state = MachineState::Trusted;
+    let (challenge, evidence) = open(&mut world);
+    world.object("worker-1").spec.retired = true;
+    expect(Proven, Code::MachineRetired, world.verify(&challenge, &evidence));
+}

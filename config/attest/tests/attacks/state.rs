@@ -1,0 +1,379 @@
+//! What was booted: log, image, Secure Boot, configuration, firmware, counters.
+
+use super::{Proven, accepted, expect, lab, refused};
+use config_attest::eventlog::{Event, EventLog, kind};
+use config_attest::testing::{EkKind, SoftImage, SoftMachine, World};
+use config_attest::wire::Blob;
+use config_attest::{Code, Digest};
+use config_kube::MachineState;
+
+const CONFIG: &[u8] = b"version = 1\n";
+
+/// A join whose log is another one than the machine's.
+fn with_log(world: &mut World, machine: &SoftMachine, change: impl FnOnce(&mut EventLog)) -> super::Outcome {
+    let mut log = machine.log.clone();
+    change(&mut log);
+    world.join_with(machine, |evidence| evidence.proof.event_log = Blob::new(log.to_bytes()).expect("within the limit"))
+}
+
+fn last_of(log: &EventLog, pcr: u8) -> usize {
+    log.events.iter().rposition(|event| event.pcr == pcr).expect("an event of the register")
+}
+
+#[test]
+fn a_truncated_log_is_refused_wherever_it_is_cut() {
+    refused(Proven, Code::EventLogTruncated, |world, machine| {
+        world.join_with(machine, |evidence| {
+            let bytes = evidence.proof.event_log.as_bytes();
+            let cut = bytes[..bytes.len() - 5].to_vec();
+            evidence.proof.event_log = Blob::new(cut).expect("shorter");
+        })
+    });
+    // Cut between events: the events of PCR 11 and 9 are missing.
+    refused(Proven, Code::EventLogTruncated, |world, machine| {
+        with_log(world, machine, |log| log.events.retain(|event| event.pcr != 11 && event.pcr != 9))
+    });
+    refused(Proven, Code::EventLogTruncated, |world, machine| with_log(world, machine, |log| log.events.clear()));
+}
+
+#[test]
+fn a_log_that_is_none_is_malformed() {
+    for garbage in [Vec::new(), b"garbage".to_vec(), vec![0xff; 4096]] {
+        refused(Proven, Code::EventLogMalformed, |world, machine| {
+            world
+                .join_with(machine, |evidence| evidence.proof.event_log = Blob::new(garbage).expect("within the limit"))
+        });
+    }
+}
+
+#[test]
+fn added_removed_or_reordered_events_and_another_boots_log_do_not_replay() {
+    refused(Proven, Code::EventLogReplay, |world, machine| {
+        with_log(world, machine, |log| {
+            log.events.push(Event { pcr: 4, kind: kind::EFI_ACTION, digest: Digest::of(b"x"), data: b"x".to_vec() });
+        })
+    });
+    refused(Proven, Code::EventLogReplay, |world, machine| {
+        with_log(world, machine, |log| {
+            log.events.remove(last_of(log, 4));
+        })
+    });
+    refused(Proven, Code::EventLogReplay, |world, machine| {
+        with_log(world, machine, |log| {
+            let last = last_of(log, 11);
+            log.events.swap(last, last - 1);
+        })
+    });
+    refused(Proven, Code::EventLogReplay, |world, machine| {
+        let other = SoftImage::new("worker-6", "worker", 6).log();
+        with_log(world, machine, |log| *log = other)
+    });
+    // A measured event declared as one that is not.
+    refused(Proven, Code::EventLogReplay, |world, machine| {
+        with_log(world, machine, |log| {
+            let last = last_of(log, 4);
+            log.events[last].kind = kind::NO_ACTION;
+        })
+    });
+}
+
+#[test]
+fn a_rewritten_event_type_is_unknown_to_policy() {
+    for pcr in [4, 9, 11] {
+        refused(Proven, Code::EventUnknown, |world, machine| {
+            with_log(world, machine, |log| {
+                let last = last_of(log, pcr);
+                log.events[last].kind = 0x8000_0002;
+            })
+        });
+    }
+    // The variable SecureBoot in another's clothes.
+    refused(Proven, Code::EventUnknown, |world, machine| {
+        with_log(world, machine, |log| {
+            let first = log.events.iter().position(|event| event.pcr == 7).expect("an event");
+            log.events[first].kind = kind::EFI_VARIABLE_AUTHORITY;
+        })
+    });
+    // Where the manifest lists events, a type that the grammar would know is still another one.
+    let (mut world, _) = lab();
+    let mut image = world.image.clone();
+    image.list_events = true;
+    world.releases = vec![image.manifest().sign(&[&world.release_signer]).expect("a release")];
+    let machine = world.machine("worker-2", "192.168.77.12", EkKind::P256);
+    let outcome = with_log(&mut world, &machine, |log| {
+        let last = last_of(log, 4);
+        log.events[last].kind = kind::EFI_ACTION;
+    });
+    expect(Proven, Code::EventUnknown, outcome);
+}
+
+#[test]
+fn data_that_was_not_measured_is_refused() {
+    // The log says that Secure Boot was on in a text whose digest is another's.
+    refused(Proven, Code::EventData, |world, machine| {
+        machine.log = machine.log.clone();
+        with_log(world, machine, |log| {
+            let first = log.events.iter().position(|event| event.pcr == 7).expect("an event");
+            let end = log.events[first].data.len() - 1;
+            log.events[first].data[end] ^= 1;
+        })
+    });
+    refused(Proven, Code::EventData, |world, machine| {
+        with_log(world, machine, |log| {
+            let separator = log.events.iter().position(|event| event.pcr == 4 && event.kind == kind::EFI_ACTION);
+            log.events[separator.expect("an action")].data = b"Returning from EFI Application".to_vec();
+        })
+    });
+}
+
+#[test]
+fn an_event_in_a_register_that_holds_none_is_unknown_unless_the_rule_lets_it_pass() {
+    let measure = |machine: &mut SoftMachine| {
+        let event = Event { pcr: 14, kind: kind::IPL, digest: Digest::of(b"moklist"), data: b"moklist".to_vec() };
+        machine.bank.extend(14, &event.digest);
+        machine.log.events.push(event);
+    };
+    refused(Proven, Code::EventUnknown, |world, machine| {
+        measure(machine);
+        world.join(machine)
+    });
+    let (mut world, mut machine) = lab();
+    world.rule.events.allow_unknown = true;
+    measure(&mut machine);
+    accepted(world.join(&machine));
+}
+
+#[test]
+fn a_register_changed_behind_the_log_is_refused() {
+    refused(Proven, Code::EventLogReplay, |world, machine| {
+        machine.bank.extend(0, &Digest::of(b"firmware implant"));
+        world.join(machine)
+    });
+}
+
+#[test]
+fn kernel_arguments_from_outside_are_refused() {
+    refused(Proven, Code::OutsideArguments, |world, machine| {
+        let event = Event { pcr: 12, kind: kind::IPL, digest: Digest::of(b"init=/bin/sh"), data: Vec::new() };
+        machine.bank.extend(12, &event.digest);
+        machine.log.events.push(event);
+        machine.bind_nk();
+        world.join(machine)
+    });
+}
+
+/// A join of a machine that booted a variant of the image, whose claims say the honest id.
+fn booted(world: &mut World, machine: &mut SoftMachine, change: impl FnOnce(&mut SoftImage)) -> super::Outcome {
+    let mut image = world.image.clone();
+    change(&mut image);
+    machine.boot(&image, "nocloud", CONFIG);
+    world.join(machine)
+}
+
+#[test]
+fn a_changed_image_is_refused_by_what_changed() {
+    refused(Proven, Code::ImageLoader, |world, machine| booted(world, machine, |image| image.kernel[3] ^= 1));
+    refused(Proven, Code::ImageCommandLine, |world, machine| {
+        booted(world, machine, |image| image.command_line.push_str(" pratique.roothash=other"))
+    });
+    refused(Proven, Code::ImageUnknown, |world, machine| {
+        booted(world, machine, |image| {
+            *image = SoftImage::new("worker-666", "worker", 666);
+            image.command_line = "another".to_owned();
+        })
+    });
+}
+
+#[test]
+fn a_section_that_no_other_register_shows_is_still_seen() {
+    refused(Proven, Code::ImageSections, |world, machine| {
+        let event = Event { pcr: 11, kind: kind::IPL, digest: Digest::of(b".sbat"), data: Vec::new() };
+        machine.bank.extend(11, &event.digest);
+        machine.log.events.push(event);
+        machine.bind_nk();
+        world.join(machine)
+    });
+}
+
+#[test]
+fn an_image_that_no_release_key_of_the_rule_signed_is_unsigned() {
+    refused(Proven, Code::ImageUnsigned, |world, machine| {
+        world.releases[0].spec.signatures.clear();
+        world.join(machine)
+    });
+    refused(Proven, Code::ImageUnsigned, |world, machine| {
+        let stranger = SoftMachine::new("stranger", EkKind::P256).ak;
+        world.releases = vec![world.image.manifest().sign(&[&stranger]).expect("a release")];
+        world.join(machine)
+    });
+    // Signed, then edited.
+    refused(Proven, Code::ImageUnsigned, |world, machine| {
+        let manifest = &mut world.releases[0].spec.manifest;
+        *manifest = manifest.replace("\"svn\":7", "\"svn\":8");
+        world.join(machine)
+    });
+    // A key that is known, and that this rule does not name.
+    refused(Proven, Code::ImageUnsigned, |world, machine| {
+        world.rule.images.release_keys = vec!["rel-2027".to_owned()];
+        world.join(machine)
+    });
+}
+
+#[test]
+fn an_image_below_the_minimum_security_version_is_refused() {
+    refused(Proven, Code::ImageSvn, |world, machine| {
+        world.rule.images.min_svn = 8;
+        world.join(machine)
+    });
+}
+
+#[test]
+fn a_master_image_on_a_worker_is_refused() {
+    refused(Proven, Code::ImageRole, |world, machine| {
+        let image = SoftImage::new("master-7", "master", 7);
+        world.releases.push(image.manifest().sign(&[&world.release_signer]).expect("a release"));
+        machine.boot(&image, "nocloud", CONFIG);
+        world.join(machine)
+    });
+}
+
+#[test]
+fn only_so_many_machines_may_be_behind_the_newest_image() {
+    let newest = |world: &mut World| {
+        world.rule.images.max_concurrent = 1;
+        let image = SoftImage::new("worker-8", "worker", 8);
+        world.releases.push(image.manifest().sign(&[&world.release_signer]).expect("a release"));
+        image
+    };
+    let (mut world, first) = lab();
+    newest(&mut world);
+    let second = world.machine("worker-2", "192.168.77.12", EkKind::P256);
+    accepted(world.join(&first));
+    expect(Proven, Code::ImageConcurrency, world.join(&second));
+    // On the newest image there is no limit.
+    let (mut world, first) = lab();
+    let image = newest(&mut world);
+    accepted(world.join(&first));
+    world.image = image;
+    let second = world.machine("worker-2", "192.168.77.12", EkKind::P256);
+    accepted(world.join(&second));
+}
+
+#[test]
+fn secure_boot_off_is_refused_where_required_and_accepted_where_not() {
+    refused(Proven, Code::SecureBootOff, |world, machine| booted(world, machine, |image| image.keys.enabled = false));
+    let (mut world, mut machine) = lab();
+    world.rule.events.secure_boot = false;
+    accepted(booted(&mut world, &mut machine, |image| image.keys.enabled = false));
+}
+
+#[test]
+fn changed_secure_boot_databases_are_refused() {
+    refused(Proven, Code::SecureBootDatabase, |world, machine| {
+        booted(world, machine, |image| image.keys.db = b"db with another signer".to_vec())
+    });
+    refused(Proven, Code::SecureBootDatabase, |world, machine| {
+        booted(world, machine, |image| image.keys.dbx = Vec::new())
+    });
+}
+
+#[test]
+fn a_changed_configuration_is_refused_and_an_unmeasured_one() {
+    refused(Proven, Code::ConfigChanged, |world, machine| {
+        machine.boot(&world.image, "nocloud", b"version = 1\n# changed\n");
+        world.join(machine)
+    });
+    // The same bytes from another source are another event.
+    refused(Proven, Code::ConfigChanged, |world, machine| {
+        machine.boot(&world.image, "smbios", CONFIG);
+        world.join(machine)
+    });
+    refused(Proven, Code::ConfigNotMeasured, |world, machine| {
+        machine.bank = machine.log.replay();
+        machine.config_event = None;
+        machine.bind_nk();
+        world.join(machine)
+    });
+    refused(Proven, Code::ConfigEvent, |world, machine| {
+        machine.config_event = None;
+        world.join(machine)
+    });
+    // Measured twice: the register no longer holds the one event.
+    refused(Proven, Code::ConfigEvent, |world, machine| {
+        machine.bank.extend(13, &Digest::of(b"second"));
+        machine.bind_nk();
+        world.join(machine)
+    });
+    // The event that the inventory wants, while the register holds another.
+    refused(Proven, Code::ConfigEvent, |world, machine| {
+        let honest = machine.config_event.clone();
+        machine.boot(&world.image, "nocloud", b"hostile");
+        machine.config_event = honest;
+        world.join(machine)
+    });
+}
+
+#[test]
+fn a_rule_may_take_any_measured_configuration() {
+    let (mut world, mut machine) = lab();
+    world.rule.config.digests = String::new();
+    machine.boot(&world.image, "smbios", b"anything");
+    let verified = accepted(world.join(&machine));
+    let config = world.object("worker-1").status.clone().and_then(|status| status.config).expect("a configuration");
+    assert_eq!(config.source, "smbios");
+    assert_eq!(verified.image().id, "worker-7");
+}
+
+#[test]
+fn firmware_is_learned_at_first_admission_and_held_to() {
+    let (mut world, mut machine) = lab();
+    accepted(world.join(&machine));
+    machine.clock.clock += 1;
+    accepted(world.join(&machine));
+    let implant = Event { pcr: 2, kind: 0x8000_0004, digest: Digest::of(b"option ROM"), data: Vec::new() };
+    machine.bank.extend(2, &implant.digest);
+    machine.log.events.push(implant);
+    expect(Proven, Code::FirmwareChanged, world.join(&machine));
+    // An admin's re-admission learns it anew.
+    world.object("worker-1").spec.readmit_until = Some("2030-01-01T00:00:00Z".to_owned());
+    accepted(world.join(&machine));
+    world.object("worker-1").spec.readmit_until = None;
+    accepted(world.join(&machine));
+}
+
+#[test]
+fn counters_below_the_last_seen_are_a_restored_snapshot() {
+    let (mut world, mut machine) = lab();
+    machine.clock.restart_count = 3;
+    accepted(world.join(&machine));
+    let seen = machine.clock;
+    machine.clock.clock = seen.clock - 1;
+    expect(Proven, Code::CountersWentBack, world.join(&machine));
+    machine.clock = seen;
+    machine.clock.restart_count -= 1;
+    machine.clock.clock += 1_000_000;
+    expect(Proven, Code::CountersWentBack, world.join(&machine));
+    machine.clock = seen;
+    machine.clock.reset_count -= 1;
+    expect(Proven, Code::CountersWentBack, world.join(&machine));
+    // After a power cut the clock goes back and is not safe, under a higher reset count.
+    machine.clock = seen;
+    machine.clock.reset_count += 1;
+    machine.clock.restart_count = 0;
+    machine.clock.clock = 5;
+    machine.clock.safe = false;
+    accepted(world.join(&machine));
+}
+
+#[test]
+fn a_reboot_into_a_bad_image_makes_a_trusted_machine_untrusted() {
+    let (mut world, mut machine) = lab();
+    accepted(world.join(&machine));
+    let refusal = booted(&mut world, &mut machine, |image| image.kernel[0] ^= 1).expect_err("a bad image");
+    let (proven, consequence) = refusal.consequence().expect("a proven refusal");
+    assert_eq!(proven.id().name, "worker-1");
+    assert_eq!(consequence, config_attest::Consequence::Untrusted);
+    world.object("worker-1").status.get_or_insert_default().state = MachineState::Untrusted;
+    machine.boot(&world.image.clone(), "nocloud", CONFIG);
+    expect(super::Anonymous, Code::MachineUntrusted, world.join(&machine));
+}

@@ -1,0 +1,66 @@
+//! Names that certificates, objects and requests carry: users, groups, signers, labels and paths.
+
+/// Group of every attested node (Kubernetes: Node authorization).
+pub const NODES_GROUP: &str = "system:nodes";
+/// Prefix of a node's user name; the rest is the node's name.
+pub const NODE_USER_PREFIX: &str = "system:node:";
+/// Group that may do everything; the admin certificate's organization.
+pub const MASTERS_GROUP: &str = "system:masters";
+/// Group of every authenticated caller.
+pub const AUTHENTICATED_GROUP: &str = "system:authenticated";
+/// Group of callers that showed nothing.
+pub const UNAUTHENTICATED_GROUP: &str = "system:unauthenticated";
+/// User of callers that showed nothing.
+pub const ANONYMOUS_USER: &str = "system:anonymous";
+/// User of the scheduler.
+pub const SCHEDULER_USER: &str = "system:kube-scheduler";
+/// User of the controllers.
+pub const CONTROLLER_MANAGER_USER: &str = "system:kube-controller-manager";
+/// User by which the master calls the kubelet API of nodes.
+pub const APISERVER_KUBELET_USER: &str = "system:kube-apiserver";
+/// User of the attestation service inside the master.
+pub const ATTESTATION_USER: &str = "system:pratique:attestation";
+
+/// Signer of a node's client certificate after a verified attestation.
+pub const NODE_CLIENT_SIGNER: &str = "pratique.dev/node-client";
+/// Signer of a node's serving certificate after a verified attestation.
+pub const NODE_SERVING_SIGNER: &str = "pratique.dev/node-serving";
+
+/// The project's API group.
+pub const GROUP: &str = "pratique.dev";
+/// The version of the project's API group.
+pub const VERSION: &str = "v1alpha1";
+
+/// Label on a Node: the id of the image that it proved.
+pub const IMAGE_LABEL: &str = "pratique.dev/image";
+/// Label on a Node: the role of the image that it proved.
+pub const ROLE_LABEL: &str = "pratique.dev/role";
+/// Upstream's label prefix by which `kubectl get nodes` shows roles.
+pub const NODE_ROLE_LABEL_PREFIX: &str = "node-role.kubernetes.io/";
+/// Taint of master machines (upstream's name).
+pub const CONTROL_PLANE_TAINT: &str = "node-role.kubernetes.io/control-plane";
+
+/// Namespace of node leases.
+pub const NODE_LEASE_NAMESPACE: &str = "kube-node-lease";
+
+/// The user name of a node.
+pub fn node_user(node: &str) -> String {
+    format!("{NODE_USER_PREFIX}{node}")
+}
+
+/// The node's name inside a user name, if it is a node's.
+pub fn node_of_user(user: &str) -> Option<&str> {
+    user.strip_prefix(NODE_USER_PREFIX).filter(|name| !name.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn node_user_round_trips() {
+        assert_eq!(node_of_user(&node_user("worker-1")), Some("worker-1"));
+        assert_eq!(node_of_user("system:node:"), None);
+        assert_eq!(node_of_user("admin"), None);
+    }
+}

@@ -1,0 +1,19 @@
+//! The Kubernetes kinds in use, the kinds of pratique.dev, and the identities and paths both sides agree on.
+//!
+//! The one place that depends on `k8s-openapi`; every other room takes the kinds from here. Enter by
+//! [`pratique`] for the project's own kinds and by [`identity`] for the names that certificates carry.
+
+pub mod identity;
+pub mod kubeconfig;
+pub mod machine;
+pub mod policy;
+pub mod pratique;
+pub mod quantity;
+pub mod taints;
+
+pub use k8s_openapi;
+pub use kubeconfig::Kubeconfig;
+pub use machine::{Machine, MachineSpec, MachineState, MachineStatus};
+pub use policy::{CertificatePolicy, CertificatePolicySpec, CertificatePolicyStatus, PolicyName, Rule};
+pub use pratique::{ImageRelease, ImageReleaseSpec, NodeAttestation, NodeAttestationStatus};
+pub use quantity::Amount;

@@ -1,0 +1,196 @@
+//! `Machine`: the inventory of machines that may join, and what each has proved.
+
+use crate::pratique::{Check, resource};
+use k8s_openapi::api::core::v1::Taint;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+resource!(
+    Machine,
+    "Machine",
+    "machines",
+    MachineSpec,
+    MachineStatus,
+    "One machine that may become a node: who it is, and what it proved last."
+);
+
+/// What the admin says of a machine before it comes.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default)]
+pub struct MachineSpec {
+    /// `worker` or `master`; must equal the role of the image that the machine boots.
+    pub role: String,
+    /// Name of its Node; the Machine's own name where empty.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node_name: Option<String>,
+    /// IP addresses and DNS names that its serving certificate may carry.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<String>,
+    /// How its endorsement keys are known.
+    pub ek: EkSelector,
+    /// `sha256:<hex>` of the configuration event (PCR 13) that it may boot with; any of them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub config_digests: Vec<String>,
+    /// Labels of its Node, set by the master.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Taints of its Node at creation, set by the master.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub taints: Vec<Taint>,
+    /// Admin's act: do not admit, whatever it proves.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub retired: bool,
+    /// Admin's act: an RFC 3339 time until which an Untrusted machine may prove itself anew; what it learned of its firmware
+    /// is learned again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub readmit_until: Option<String>,
+}
+
+/// How a machine's endorsement keys are known.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default)]
+pub struct EkSelector {
+    /// `sha256:<hex>` of the SubjectPublicKeyInfo DER of each EK that the TPM has.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hashes: Vec<String>,
+    /// Names of EK issuers in the cluster's configuration, any of which must have signed the EK certificate.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub issuers: Vec<String>,
+}
+
+/// Where a machine stands.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum MachineState {
+    /// Known, and has not proved anything yet.
+    #[default]
+    Pending,
+    /// Its last proof was accepted.
+    Trusted,
+    /// A renewal failed in a way that may be innocent; no renewal, no new pods.
+    Suspect,
+    /// It proved something that policy refuses; its certificates are denied.
+    Untrusted,
+}
+
+/// What a machine has proved.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default)]
+pub struct MachineStatus {
+    /// Where it stands.
+    pub state: MachineState,
+    /// Code of the last refusal; empty when trusted.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// What happened and what to do, for a person.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// `sha256:<hex>` of the EK's SubjectPublicKeyInfo to which this Machine is bound.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bound_ek: Option<String>,
+    /// Hex of the AK's TPM Name at the last exchange.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ak_name: Option<String>,
+    /// Hex of the NK's TPM Name at the last exchange.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nk_name: Option<String>,
+    /// The image that it proved.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image: Option<ProvenImage>,
+    /// `sha256:<hex>` of the configuration event that it proved, and where it came from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub config: Option<ProvenConfig>,
+    /// The client certificate that it holds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<CertificateRef>,
+    /// The TPM's counters at the last accepted proof.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub counters: Option<Counters>,
+    /// Hex digests of the learned registers (0 and 2), by index.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub pinned_pcrs: BTreeMap<String, String>,
+    /// RFC 3339 time of the last accepted proof.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_attestation: Option<String>,
+    /// Every check of the last exchange that was proved to be this machine's.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub checks: Vec<Check>,
+    /// The admin's signed verdict, on the first master only (base64 of the signed bytes and the signature).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub admin_verdict: Option<AdminVerdict>,
+    /// Standard conditions (`Attested`).
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+}
+
+/// An image as proved by a machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct ProvenImage {
+    /// The release's id, the `ImageRelease`'s name.
+    pub id: String,
+    /// `worker` or `master`.
+    pub role: String,
+    /// Security version number.
+    pub svn: u64,
+}
+
+/// A configuration as proved by a machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct ProvenConfig {
+    /// `nocloud`, `smbios`, …: the label of the event.
+    pub source: String,
+    /// `sha256:<hex>` of the event.
+    pub digest: String,
+}
+
+/// A certificate that was issued.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct CertificateRef {
+    /// Hex serial number.
+    pub serial: String,
+    /// RFC 3339 time.
+    pub not_after: String,
+}
+
+/// `TPMS_CLOCK_INFO` of an accepted quote (TPM 2.0 part 2, 10.11.1).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct Counters {
+    /// TPM resets since manufacture.
+    pub reset_count: u32,
+    /// TPM restarts and resumes since the last reset.
+    pub restart_count: u32,
+    /// Milliseconds.
+    pub clock: u64,
+    /// False after an unorderly power-off.
+    pub safe: bool,
+}
+
+/// What the admin signed at bootstrap for the first master.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct AdminVerdict {
+    /// Base64 of the exact JSON bytes that were signed.
+    pub verdict: String,
+    /// Base64 of the DER ECDSA signature by the admin's key.
+    pub signature: String,
+}
+
+impl Machine {
+    /// The name of the Node that this machine becomes.
+    pub fn node_name(&self) -> &str {
+        self.spec.node_name.as_deref().or(self.metadata.name.as_deref()).unwrap_or_default()
+    }
+}

@@ -1,0 +1,132 @@
+//! `CertificatePolicy`: ordered rules that decide certificate requests.
+
+use crate::pratique::resource;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::{Deserialize, Serialize};
+
+resource!(
+    CertificatePolicy,
+    "CertificatePolicy",
+    "certificatepolicies",
+    CertificatePolicySpec,
+    CertificatePolicyStatus,
+    "The rules by which certificate requests are decided, first match first."
+);
+
+/// Ordered rules; the first whose signers contain the request's signer decides.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default)]
+pub struct CertificatePolicySpec {
+    /// The rules, in order.
+    pub rules: Vec<Rule>,
+}
+
+/// What the master found of the policy.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default)]
+pub struct CertificatePolicyStatus {
+    /// Faults; the policy is not used while there are any.
+    pub faults: Vec<String>,
+}
+
+/// The stock policies.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum PolicyName {
+    /// Refuses.
+    #[default]
+    AlwaysReject,
+    /// Keeps for a person.
+    Queue,
+    /// Approves whatever comes, and says so loudly.
+    InsecureAlwaysApprove,
+    /// Verifies TPM evidence (cloud-verify/v1).
+    CloudVerify,
+}
+
+/// One rule.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default)]
+pub struct Rule {
+    /// Name, shown in verdicts.
+    pub name: String,
+    /// Signers that it decides for.
+    pub signers: Vec<String>,
+    /// What decides.
+    pub policy: PolicyName,
+    /// Which endorsement keys.
+    pub ek: EkRule,
+    /// Which images.
+    pub images: ImageRule,
+    /// Which boot events.
+    pub events: EventRule,
+    /// Which configurations.
+    pub config: ConfigRule,
+    /// What is issued.
+    pub certificate: CertificateRule,
+}
+
+/// Which endorsement keys a rule takes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default)]
+pub struct EkRule {
+    /// Names of EK issuers of the cluster's configuration; empty: no chain is asked for.
+    pub issuers: Vec<String>,
+    /// `inventory`: the EK's hash must be one of its Machine's. Empty: not asked for.
+    pub hashes: String,
+    /// `all` (issuer and hash) or `any`.
+    pub require: String,
+}
+
+/// Which images a rule takes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default)]
+pub struct ImageRule {
+    /// Names of release keys of the cluster's configuration, any of which must have signed.
+    pub release_keys: Vec<String>,
+    /// Smallest accepted security version number.
+    pub min_svn: u64,
+    /// How many machines may be on other than the newest image; 0: no limit.
+    pub max_concurrent: u32,
+}
+
+/// Which boot events a rule takes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default)]
+pub struct EventRule {
+    /// Secure Boot must have been on.
+    pub secure_boot: bool,
+    /// Whether an event of a quoted register that policy does not know is let pass.
+    pub allow_unknown: bool,
+}
+
+/// Which configurations a rule takes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default)]
+pub struct ConfigRule {
+    /// The configuration must have been measured into PCR 13.
+    pub measured: bool,
+    /// `inventory`: its digest must be one of the Machine's. Empty: any measured one.
+    pub digests: String,
+}
+
+/// What a rule issues.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default)]
+pub struct CertificateRule {
+    /// Seconds that a certificate lives; 0: the default of 30 minutes.
+    pub ttl_seconds: u64,
+    /// `inventory`: serving names and addresses must be the Machine's.
+    pub sans: String,
+    /// Roles that the rule admits.
+    pub roles: Vec<String>,
+}

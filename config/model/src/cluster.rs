@@ -1,0 +1,170 @@
+//! `kind = "cluster"`, and the same sections in the first master's machine document.
+
+use crate::check::Names;
+use crate::defaults::{CLUSTER_NAME, SERVICE_CIDR};
+use crate::fault::{FaultKind, Sink};
+use crate::format::{Cidr, DnsLabel, FormatError, Host, Pin, one_of};
+use crate::pem::{self, P256PublicKey};
+use crate::raw::{RawCluster, RawEkIssuer, RawReleaseKey, RawRule, RawStorage};
+use crate::read::At;
+use crate::rule::{self, Known};
+use config_kube::CertificatePolicySpec;
+
+/// A cluster, as its first master is told.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ClusterConfig {
+    /// Its name, in certificates and kubeconfigs.
+    pub name: DnsLabel,
+    /// SHA-256 of the SubjectPublicKeyInfo of the admin's key: only this key may take the cluster over at bootstrap.
+    /// `None` only on a plain host in development, where the master writes the admin's kubeconfig itself.
+    pub admin_key: Option<Pin>,
+    /// Addresses and names that the API server's certificate carries besides those of the machine.
+    pub api_names: Vec<Host>,
+    /// Range of service addresses.
+    pub service_cidr: Cidr,
+    /// Keys whose signature makes an image acceptable, by name.
+    pub release_keys: Vec<ReleaseKey>,
+    /// Issuers of endorsement key certificates, by name.
+    pub ek_issuers: Vec<EkIssuer>,
+    /// The rules with which `CertificatePolicy` is seeded; none: every request is refused.
+    pub policy: CertificatePolicySpec,
+    /// Where the state is kept.
+    pub storage: Storage,
+}
+
+impl ClusterConfig {
+    /// The release key of a name.
+    pub fn release_key(&self, name: &str) -> Option<&ReleaseKey> {
+        self.release_keys.iter().find(|key| key.name.as_str() == name)
+    }
+
+    /// The EK issuer of a name.
+    pub fn ek_issuer(&self, name: &str) -> Option<&EkIssuer> {
+        self.ek_issuers.iter().find(|issuer| issuer.name.as_str() == name)
+    }
+}
+
+/// A key that signs images.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReleaseKey {
+    /// Name by which rules refer to it.
+    pub name: DnsLabel,
+    /// The key.
+    pub public_key: P256PublicKey,
+}
+
+/// An issuer of endorsement key certificates.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EkIssuer {
+    /// Name by which rules refer to it.
+    pub name: DnsLabel,
+    /// Its certificates as DER: roots and intermediates; at least one.
+    pub certificates: Vec<Vec<u8>>,
+}
+
+/// Where the state is kept.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Storage {
+    /// In the master process.
+    #[default]
+    Embedded,
+}
+
+/// The sections that a cluster and a first master have in common.
+#[derive(Debug, Default)]
+pub(crate) struct Parts {
+    pub(crate) cluster: Option<At<RawCluster>>,
+    pub(crate) rule: Option<At<Vec<At<RawRule>>>>,
+    pub(crate) storage: Option<At<RawStorage>>,
+}
+
+impl Parts {
+    /// Faults for sections that only a cluster has.
+    pub(crate) fn refuse_without_cluster(&self, sink: &mut Sink<'_>) {
+        let rule = self.rule.as_ref().map(|at| ("`[[rule]]`", &at.place));
+        let storage = self.storage.as_ref().map(|at| ("`[storage]`", &at.place));
+        for (section, place) in [rule, storage].into_iter().flatten() {
+            let suggestion = Some("it belongs to the first master's document".to_owned());
+            sink.suggest(FaultKind::Conflict, place, section, "no such section without `[cluster]`", suggestion);
+        }
+    }
+}
+
+/// Checks the sections of a cluster.
+pub(crate) fn check(parts: Parts, sink: &mut Sink<'_>) -> Option<ClusterConfig> {
+    let raw = parts.cluster.map(|cluster| cluster.value).unwrap_or_default();
+    let name = raw.name.map_or_else(|| CLUSTER_NAME.parse().ok(), |name| sink.parse(&name));
+    let admin_key = raw.admin_key.and_then(|pin| sink.parse(&pin));
+    let api_names = sink.parse_list(raw.api_names.as_ref());
+    let service_cidr = service_cidr(raw.service_cidr, sink);
+    let storage = storage(parts.storage, sink);
+    let mut keys = Names::default();
+    let entries = raw.release_key.map(|list| list.value).unwrap_or_default();
+    let release_keys = entries.into_iter().filter_map(|entry| release_key(entry, &mut keys, sink)).collect();
+    let mut issuers = Names::default();
+    let entries = raw.ek_issuer.map(|list| list.value).unwrap_or_default();
+    let ek_issuers = entries.into_iter().filter_map(|entry| ek_issuer(entry, &mut issuers, sink)).collect();
+    let known = Known { release_keys: keys, ek_issuers: issuers };
+    let policy = rule::check(parts.rule, Some(&known), sink);
+    Some(ClusterConfig {
+        name: name?,
+        admin_key,
+        api_names,
+        service_cidr: service_cidr?,
+        release_keys,
+        ek_issuers,
+        policy,
+        storage,
+    })
+}
+
+fn service_cidr(text: Option<At<String>>, sink: &mut Sink<'_>) -> Option<Cidr> {
+    let Some(text) = text else { return SERVICE_CIDR.parse().ok() };
+    let cidr: Cidr = sink.parse(&text)?;
+    let wide = if cidr.address.is_ipv4() { 12..=30 } else { 108..=126 };
+    let error = if cidr.network() != cidr.address {
+        let network = Cidr { address: cidr.network(), ..cidr };
+        FormatError::new("a network, with zeros after the prefix").hint(format!("write \"{network}\""))
+    } else if wide.contains(&cidr.prefix) {
+        return Some(cidr);
+    } else {
+        FormatError::new(&format!("a prefix length from {} to {}", wide.start(), wide.end()))
+    };
+    sink.parsed(&text, Err(error))
+}
+
+fn storage(raw: Option<At<RawStorage>>, sink: &mut Sink<'_>) -> Storage {
+    let engine = raw.and_then(|storage| storage.value.engine);
+    engine
+        .and_then(|text| sink.parsed(&text, one_of(&text.value, &[("embedded", Storage::Embedded)])))
+        .unwrap_or_default()
+}
+
+fn release_key(entry: At<RawReleaseKey>, names: &mut Names, sink: &mut Sink<'_>) -> Option<ReleaseKey> {
+    let At { value: raw, place } = entry;
+    let name = named(raw.name, &place, names, sink);
+    let text = sink.required(raw.public_key, &place, "public_key", "the key as a PEM block")?;
+    let public_key = sink.parsed(&text, pem::public_key(&text.value));
+    Some(ReleaseKey { name: name?, public_key: public_key? })
+}
+
+fn ek_issuer(entry: At<RawEkIssuer>, names: &mut Names, sink: &mut Sink<'_>) -> Option<EkIssuer> {
+    let At { value: raw, place } = entry;
+    let name = named(raw.name, &place, names, sink);
+    let text = sink.required(raw.certificates, &place, "certificates", "the issuer's certificates as PEM blocks")?;
+    let certificates = sink.parsed(&text, pem::certificates(&text.value));
+    Some(EkIssuer { name: name?, certificates: certificates? })
+}
+
+/// The required and unique name of a list's entry.
+pub(crate) fn named(
+    name: Option<At<String>>,
+    place: &crate::fault::Place,
+    names: &mut Names,
+    sink: &mut Sink<'_>,
+) -> Option<DnsLabel> {
+    let text = sink.required(name, place, "name", "a name to refer to it by")?;
+    let name: DnsLabel = sink.parse(&text)?;
+    names.add(name.as_str(), &text.place, sink);
+    Some(name)
+}

@@ -1,0 +1,49 @@
+//! Every default and limit of the documents, each with its reason.
+
+use std::time::Duration;
+
+/// Largest document in bytes: the room that cloud metadata services and SMBIOS strings give to user-data.
+pub const MAX_DOCUMENT_BYTES: usize = 64 * 1024;
+/// Deepest nesting of tables and arrays; the documents need five, the rest is room for mistakes that get a good message.
+pub const MAX_DEPTH: usize = 16;
+/// Most faults that are listed; more would scroll the first ones off a console.
+pub const MAX_FAULTS: usize = 50;
+/// Longest excerpt of the user's text in a fault, in characters: it fits a line of a console.
+pub const MAX_EXCERPT: usize = 100;
+/// Longest list in a document (endpoints, addresses, rules …): far beyond use, and bounds the work of cross checks.
+pub const MAX_LIST: usize = 256;
+
+/// The document version that this program writes and reads.
+pub const VERSION: i64 = 1;
+
+/// Pods of a node where `node.max_pods` is not given: upstream's default.
+pub const MAX_PODS: u32 = 110;
+/// Largest `node.max_pods`: addresses of a /22 of the pod network, upstream's tested limit is below.
+pub const MAX_PODS_LIMIT: u32 = 1000;
+/// CPU kept for the system: init, agent and containerd idle below it.
+pub const RESERVED_CPU: &str = "100m";
+/// Memory kept for the system: containerd with its shims and the agent, measured with room.
+pub const RESERVED_MEMORY: &str = "256Mi";
+/// Disk kept for the system on the state partition: logs, and images in the making.
+pub const RESERVED_EPHEMERAL_STORAGE: &str = "512Mi";
+
+/// Name of a cluster that is given none.
+pub const CLUSTER_NAME: &str = "pratique";
+/// Range of service addresses: kubeadm's default, so that manifests written for it fit.
+pub const SERVICE_CIDR: &str = "10.96.0.0/12";
+
+/// Lifetime of node certificates: short enough that silence is soon expiry, renewed at a third (ATTESTATION).
+pub const CERTIFICATE_TTL: Duration = Duration::from_secs(30 * 60);
+/// Shortest lifetime of node certificates: below it a renewal may not finish on a busy machine.
+pub const CERTIFICATE_TTL_MIN: Duration = Duration::from_secs(30);
+/// Longest lifetime of node certificates: a proof older than a day is no proof.
+pub const CERTIFICATE_TTL_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+/// Smallest accepted security version number where a rule gives none: the first release's.
+pub const MIN_SVN: u64 = 1;
+
+/// Longest additional kernel command line in bytes: the kernel takes 2048 in all, the rest is ours.
+pub const MAX_CMDLINE: usize = 1024;
+/// Shortest maximum transmission unit: IPv6 needs it (RFC 8200, section 5).
+pub const MTU_MIN: u16 = 1280;
+/// Longest maximum transmission unit: jumbo frames.
+pub const MTU_MAX: u16 = 9216;

@@ -1,0 +1,95 @@
+//! `kind = "image"`: what the image build is told.
+
+use crate::defaults::MAX_CMDLINE;
+use crate::fault::Sink;
+use crate::format::{DnsName, FormatError, one_of, text_type};
+use crate::raw::RawImageDocument;
+use crate::rule::Role;
+
+/// An image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImageConfig {
+    /// What it is for; `None`: both roles are built from this description.
+    pub role: Option<Role>,
+    /// Its id; `None`: the build names it.
+    pub id: Option<DnsName>,
+    /// Its security version number; `None`: the build's argument decides.
+    pub svn: Option<u64>,
+    /// Which kernel.
+    pub flavour: KernelFlavour,
+    /// Words added to the kernel's command line; measured like the rest of it.
+    pub cmdline_extra: CommandLine,
+    /// Debian packages added to the root.
+    pub extra_packages: Vec<PackageName>,
+}
+
+/// Which of Debian's kernels.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum KernelFlavour {
+    /// `linux-image-cloud-amd64`: virtual machines.
+    #[default]
+    Cloud,
+    /// `linux-image-amd64`: hardware, too.
+    Full,
+}
+
+text_type!(
+    /// A Debian package name (policy 5.6.1).
+    PackageName,
+    package_name
+);
+text_type!(
+    /// Kernel arguments in printable ASCII that leave the verified root alone.
+    #[derive(Default)]
+    CommandLine,
+    command_line
+);
+
+/// Kernel arguments that the image build sets itself or leaves out.
+const OURS: [&str; 7] = ["init", "rdinit", "root", "initrd", "ro", "rw", "console"];
+
+fn package_name(text: &str) -> Result<(), FormatError> {
+    let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"+-.".contains(&b);
+    let starts = text.bytes().next().is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    if starts && matches!(text.len(), 2..=128) && text.bytes().all(plain) {
+        return Ok(());
+    }
+    Err(FormatError::new("a Debian package name: lower-case letters, digits, `+`, `-` and `.`"))
+}
+
+fn command_line(text: &str) -> Result<(), FormatError> {
+    let error = || FormatError::new("kernel arguments, separated by single spaces");
+    if text.len() > MAX_CMDLINE {
+        return Err(FormatError::new(&format!("at most {MAX_CMDLINE} bytes of kernel arguments")));
+    }
+    let printable = text.bytes().all(|b| b == b' ' || (b.is_ascii_graphic() && b != b'"'));
+    if !printable || text.split(' ').any(str::is_empty) && !text.is_empty() {
+        return Err(error());
+    }
+    for word in text.split(' ') {
+        let name = word.split('=').next().unwrap_or(word);
+        if name.starts_with("pratique.") || name.starts_with("dm-mod.") || OURS.contains(&name) {
+            return Err(
+                error().hint(format!("take out `{word}`: the image build sets `{name}` itself or leaves it out"))
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Checks an image document.
+pub(crate) fn check(raw: RawImageDocument, sink: &mut Sink<'_>) -> ImageConfig {
+    let image = raw.image.map(|at| at.value).unwrap_or_default();
+    let kernel = raw.kernel.map(|at| at.value).unwrap_or_default();
+    let packages = raw.packages.map(|at| at.value).unwrap_or_default();
+    let flavours = [("cloud", KernelFlavour::Cloud), ("full", KernelFlavour::Full)];
+    let flavour = kernel.flavour.and_then(|text| sink.parsed(&text, one_of(&text.value, &flavours)));
+    ImageConfig {
+        role: image.role.and_then(|text| sink.parse(&text)),
+        id: image.id.and_then(|text| sink.parse(&text)),
+        svn: image.svn.and_then(|svn| sink.number(&svn, &(1..=i64::MAX))),
+        flavour: flavour.unwrap_or_default(),
+        cmdline_extra: kernel.cmdline_extra.and_then(|text| sink.parse(&text)).unwrap_or_default(),
+        extra_packages: sink.parse_list(packages.extra.as_ref()),
+    }
+}

@@ -1,0 +1,33 @@
+//! TOML documents, raw to checked, with every fault and its place.
+//!
+//! A document starts with `version = 1` and has a kind: `machine` (the default; a machine's whole user-data), `cluster`
+//! (the master on a plain host), `image` (what the image build is told) or `policy` (certificate rules). Enter by
+//! [`parse`]; it gives a checked [`Document`] or all [`Faults`] at once, each with file, line, column, what was found,
+//! what was expected and, where one is near, a suggestion.
+//!
+//! Stages: bytes → tree with spans (`read`) → `Raw*` structures that know every key and type (`raw`) → checked types
+//! ([`machine`], [`cluster`], [`image`], [`rule`]). A checked value proves its format: a [`format::Pin`] is a SHA-256
+//! digest, an [`format::Endpoint`] an https address with a port. No I/O, no clock, no tasks.
+
+mod check;
+pub mod cluster;
+pub mod defaults;
+mod document;
+pub mod fault;
+pub mod format;
+pub mod image;
+pub mod machine;
+pub mod network;
+pub mod pem;
+mod raw;
+mod read;
+pub mod rule;
+mod suggest;
+mod syntax;
+
+pub use cluster::ClusterConfig;
+pub use document::{Document, parse};
+pub use fault::{Fault, FaultKind, Faults};
+pub use image::ImageConfig;
+pub use machine::MachineConfig;
+pub use rule::PolicyConfig;

@@ -1,0 +1,203 @@
+//! `kind = "machine"`: a machine's whole user-data.
+
+use crate::cluster::{self, ClusterConfig};
+use crate::defaults::{MAX_PODS, MAX_PODS_LIMIT, RESERVED_CPU, RESERVED_EPHEMERAL_STORAGE, RESERVED_MEMORY};
+use crate::fault::{FaultKind, Place, Sink};
+use crate::format::{Endpoint, FormatError, HostPort, MirrorUrl, NodeName, Pin};
+use crate::network::{self, Network};
+use crate::raw::{RawMachineDocument, RawMaster, RawNode, RawRegistry, RawReserved};
+use crate::read::At;
+use config_kube::Amount;
+
+/// A machine: what it claims to be, where its master is, and how it is set up.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MachineConfig {
+    /// The name that it claims; the master decides by its inventory.
+    pub name: Option<NodeName>,
+    /// Whom it belongs to.
+    pub membership: Membership,
+    /// Its network.
+    pub network: Network,
+    /// Registries that are reached by mirrors or without TLS.
+    pub registries: Vec<Registry>,
+    /// What its node offers.
+    pub node: NodeSettings,
+}
+
+impl MachineConfig {
+    /// Where its master is, unless it is the first master itself.
+    pub fn master(&self) -> Option<&MasterLocation> {
+        match &self.membership {
+            Membership::Joins(location) => Some(location),
+            Membership::Founds(_) => None,
+        }
+    }
+
+    /// The cluster that it founds, if it is the first master.
+    pub fn cluster(&self) -> Option<&ClusterConfig> {
+        match &self.membership {
+            Membership::Joins(_) => None,
+            Membership::Founds(cluster) => Some(cluster),
+        }
+    }
+}
+
+/// Whom a machine belongs to: it joins a master (`[master]`) or founds a cluster (`[cluster]`).
+#[derive(Debug, Clone, PartialEq)]
+pub enum Membership {
+    /// It joins the cluster of this master.
+    Joins(MasterLocation),
+    /// It is the first master of this cluster.
+    Founds(Box<ClusterConfig>),
+}
+
+/// Where the master is and by what it is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MasterLocation {
+    /// Addresses, tried in order; at least one.
+    pub endpoints: Vec<Endpoint>,
+    /// SHA-256 of the SubjectPublicKeyInfo of the cluster's root certificate; any of them, at least one.
+    pub ca_pins: Vec<Pin>,
+}
+
+/// How images of one registry are fetched.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Registry {
+    /// The registry's host as it stands in image names.
+    pub host: HostPort,
+    /// Where to fetch from instead, tried in order; the registry itself comes last.
+    pub mirrors: Vec<MirrorUrl>,
+    /// Whether plain http is allowed, for mirrors that say so and for the registry itself.
+    pub insecure: bool,
+}
+
+/// What the machine's node offers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeSettings {
+    /// Most pods at once.
+    pub max_pods: u32,
+    /// What is kept from pods: allocatable is capacity less this.
+    pub reserved: Reserved,
+}
+
+/// Resources kept for the system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reserved {
+    /// Processor time, in cores.
+    pub cpu: Amount,
+    /// Memory in bytes.
+    pub memory: Amount,
+    /// Disk of the state partition in bytes.
+    pub ephemeral_storage: Amount,
+}
+
+/// Checks a machine document.
+pub(crate) fn check(raw: RawMachineDocument, sink: &mut Sink<'_>) -> Option<MachineConfig> {
+    let name = raw.machine.and_then(|machine| machine.value.name).and_then(|name| sink.parse(&name));
+    let network = network::check(raw.network, sink);
+    let registries = registries(raw.registry, sink);
+    let node = node(raw.node, sink);
+    let parts = cluster::Parts { cluster: raw.cluster, rule: raw.rule, storage: raw.storage };
+    let membership = match (raw.master, parts.cluster.is_some()) {
+        (Some(master), true) => {
+            let suggestion =
+                Some("the first master has `[cluster]` only, every other machine `[master]` only".to_owned());
+            let found = "`[master]` beside `[cluster]`";
+            sink.suggest(FaultKind::Conflict, &master.place, found, "one of the two", suggestion);
+            cluster::check(parts, sink);
+            location(&master, sink).map(Membership::Joins)
+        }
+        (Some(master), false) => {
+            parts.refuse_without_cluster(sink);
+            location(&master, sink).map(Membership::Joins)
+        }
+        (None, true) => cluster::check(parts, sink).map(|cluster| Membership::Founds(Box::new(cluster))),
+        (None, false) => {
+            if !sink.has_fault_at("master") && !sink.has_fault_at("cluster") {
+                let expected = "`[master]` with `endpoints` and `ca_pins`, or `[cluster]` on the first master";
+                sink.fault(FaultKind::Missing, &Place::default(), "neither `[master]` nor `[cluster]`", expected);
+            }
+            parts.refuse_without_cluster(sink);
+            None
+        }
+    };
+    Some(MachineConfig { name, membership: membership?, network, registries, node })
+}
+
+fn location(master: &At<RawMaster>, sink: &mut Sink<'_>) -> Option<MasterLocation> {
+    let At { value: raw, place } = master;
+    let endpoints =
+        list(raw.endpoints.as_ref(), place, "endpoints", "at least one address of the form https://HOST:PORT", sink);
+    let ca_pins = list(
+        raw.ca_pins.as_ref(),
+        place,
+        "ca_pins",
+        "at least one `sha256:…` of the cluster's root; `pratique bootstrap` prints it",
+        sink,
+    );
+    Some(MasterLocation { endpoints: endpoints?, ca_pins: ca_pins? })
+}
+
+/// A required list that is not empty.
+fn list<T>(
+    raw: Option<&At<crate::raw::Texts>>,
+    table: &Place,
+    key: &str,
+    expected: &str,
+    sink: &mut Sink<'_>,
+) -> Option<Vec<T>>
+where
+    T: std::str::FromStr<Err = FormatError> + PartialEq + std::fmt::Display,
+{
+    let list = sink.required(raw.cloned(), table, key, expected)?;
+    sink.not_empty(&list, expected);
+    Some(sink.parse_list(Some(&list)))
+}
+
+fn registries(raw: Option<At<Vec<At<RawRegistry>>>>, sink: &mut Sink<'_>) -> Vec<Registry> {
+    let mut names = crate::check::Names::default();
+    let entries = raw.map(|list| list.value).unwrap_or_default();
+    entries.into_iter().filter_map(|entry| registry(entry, &mut names, sink)).collect()
+}
+
+fn registry(entry: At<RawRegistry>, names: &mut crate::check::Names, sink: &mut Sink<'_>) -> Option<Registry> {
+    let At { value: raw, place } = entry;
+    let host = sink.required(raw.host, &place, "host", "the registry's host as it stands in image names");
+    let host = host.and_then(|text| Some((sink.parse::<HostPort>(&text)?, text.place)));
+    if let Some((host, place)) = &host {
+        names.add(&host.to_string(), place, sink);
+    }
+    let insecure = raw.insecure.is_some_and(|flag| flag.value);
+    let mirrors: Vec<MirrorUrl> = sink.parse_list(raw.mirrors.as_ref());
+    for text in raw.mirrors.iter().flat_map(|list| &list.value) {
+        if !insecure && text.value.starts_with("http://") {
+            let suggestion = Some("add `insecure = true` if the network to it is trusted".to_owned());
+            let found = format!("the mirror {} without TLS", crate::check::quoted(&text.value));
+            sink.suggest(FaultKind::Conflict, &text.place, found, "https", suggestion);
+        }
+    }
+    Some(Registry { host: host?.0, mirrors, insecure })
+}
+
+fn node(raw: Option<At<RawNode>>, sink: &mut Sink<'_>) -> NodeSettings {
+    let raw = raw.map(|node| node.value).unwrap_or_default();
+    let max_pods = raw.max_pods.as_ref().and_then(|pods| sink.number(pods, &(1..=MAX_PODS_LIMIT.into())));
+    let reserved: RawReserved = raw.reserved.map(|table| table.value).unwrap_or_default();
+    NodeSettings {
+        max_pods: max_pods.unwrap_or(MAX_PODS),
+        reserved: Reserved {
+            cpu: amount(reserved.cpu, RESERVED_CPU, sink),
+            memory: amount(reserved.memory, RESERVED_MEMORY, sink),
+            ephemeral_storage: amount(reserved.ephemeral_storage, RESERVED_EPHEMERAL_STORAGE, sink),
+        },
+    }
+}
+
+fn amount(text: Option<At<String>>, default: &str, sink: &mut Sink<'_>) -> Amount {
+    let parse = |text: &str| {
+        let parsed = text.parse::<Amount>().ok().filter(|amount| *amount >= Amount::ZERO);
+        parsed.ok_or_else(|| FormatError::new("a quantity of zero or more, such as `100m`, `1.5` or `256Mi`"))
+    };
+    let given = text.and_then(|text| sink.parsed(&text, parse(&text.value)));
+    given.or_else(|| parse(default).ok()).unwrap_or_default()
+}

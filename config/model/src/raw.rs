@@ -1,0 +1,141 @@
+//! The keys of every document, as written: all optional, types known, formats not yet checked.
+//! `version` and `kind` are read before these ([`HEAD`]).
+
+use crate::read::{At, raw};
+
+/// Keys of every document.
+pub(crate) const HEAD: &[&str] = &["version", "kind"];
+
+/// A list of strings.
+pub(crate) type Texts = Vec<At<String>>;
+
+raw!(
+    /// `kind = "machine"`
+    RawMachineDocument {
+        machine: RawMachine,
+        master: RawMaster,
+        cluster: RawCluster,
+        network: RawNetwork,
+        registry: Vec<At<RawRegistry>>,
+        node: RawNode,
+        rule: Vec<At<RawRule>>,
+        storage: RawStorage,
+    }
+);
+raw!(
+    /// `kind = "cluster"`
+    RawClusterDocument {
+        cluster: RawCluster,
+        rule: Vec<At<RawRule>>,
+        storage: RawStorage,
+    }
+);
+raw!(
+    /// `kind = "image"`
+    RawImageDocument { image: RawImage, kernel: RawKernel, packages: RawPackages }
+);
+raw!(
+    /// `kind = "policy"`
+    RawPolicyDocument { policy: RawPolicy, rule: Vec<At<RawRule>> }
+);
+
+raw!(
+    /// `[machine]`
+    RawMachine { name: String }
+);
+raw!(
+    /// `[master]`
+    RawMaster { endpoints: Texts, ca_pins: Texts }
+);
+raw!(
+    /// `[network]`
+    RawNetwork { interface: Vec<At<RawInterface>>, nameservers: Texts, ntp: Texts }
+);
+raw!(
+    /// `[[network.interface]]`
+    RawInterface { name: String, mac: String, addresses: Texts, gateway: String, dhcp: bool, mtu: i64 }
+);
+raw!(
+    /// `[[registry]]`
+    RawRegistry { host: String, mirrors: Texts, insecure: bool }
+);
+raw!(
+    /// `[node]`
+    RawNode { max_pods: i64, reserved: RawReserved }
+);
+raw!(
+    /// `[node.reserved]`
+    RawReserved { cpu: String, memory: String, ephemeral_storage: String }
+);
+raw!(
+    /// `[cluster]`
+    RawCluster {
+        name: String,
+        admin_key: String,
+        api_names: Texts,
+        service_cidr: String,
+        release_key: Vec<At<RawReleaseKey>>,
+        ek_issuer: Vec<At<RawEkIssuer>>,
+    }
+);
+raw!(
+    /// `[[cluster.release_key]]`
+    RawReleaseKey { name: String, public_key: String }
+);
+raw!(
+    /// `[[cluster.ek_issuer]]`
+    RawEkIssuer { name: String, certificates: String }
+);
+raw!(
+    /// `[storage]`
+    RawStorage { engine: String }
+);
+raw!(
+    /// `[policy]`
+    RawPolicy { name: String }
+);
+raw!(
+    /// `[[rule]]`
+    RawRule {
+        name: String,
+        signers: Texts,
+        policy: String,
+        ek: RawRuleEk,
+        images: RawRuleImages,
+        events: RawRuleEvents,
+        config: RawRuleConfig,
+        certificate: RawRuleCertificate,
+    }
+);
+raw!(
+    /// `ek` of a rule
+    RawRuleEk { issuers: Texts, hashes: String, require: String }
+);
+raw!(
+    /// `images` of a rule
+    RawRuleImages { release_keys: Texts, min_svn: i64, max_concurrent: i64 }
+);
+raw!(
+    /// `events` of a rule
+    RawRuleEvents { secure_boot: bool, allow_unknown: bool }
+);
+raw!(
+    /// `config` of a rule
+    RawRuleConfig { measured: bool, digests: String }
+);
+raw!(
+    /// `certificate` of a rule
+    RawRuleCertificate { ttl: String, sans: String, roles: Texts }
+);
+raw!(
+    /// `[image]`
+    RawImage { role: String, id: String, svn: i64 }
+);
+raw!(
+    /// `[kernel]`
+    RawKernel { flavour: String, cmdline_extra: String }
+);
+raw!(
+    /// `[packages]`
+    RawPackages { extra: Texts }
+);

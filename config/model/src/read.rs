@@ -1,0 +1,219 @@
+//! The tree of a document, read into `Raw*` structures: types of values, known keys, and the place of everything.
+
+use crate::defaults::{MAX_DEPTH, MAX_LIST};
+use crate::fault::{FaultKind, Place, Sink, shorten};
+use crate::suggest::nearest;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// A value and where it is.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct At<T> {
+    pub(crate) value: T,
+    pub(crate) place: Place,
+}
+
+/// What can be read from one value of the tree. `None` after a fault.
+pub(crate) trait Read: Sized {
+    fn read(value: &DeValue<'_>, place: &Place, sink: &mut Sink<'_>) -> Option<Self>;
+}
+
+impl Read for String {
+    fn read(value: &DeValue<'_>, place: &Place, sink: &mut Sink<'_>) -> Option<Self> {
+        let DeValue::String(text) = value else {
+            return wrong_type(value, place, "a string in quotes", sink);
+        };
+        Some(text.to_string())
+    }
+}
+
+impl Read for bool {
+    fn read(value: &DeValue<'_>, place: &Place, sink: &mut Sink<'_>) -> Option<Self> {
+        let DeValue::Boolean(value) = value else {
+            return wrong_type(value, place, "`true` or `false`", sink);
+        };
+        Some(*value)
+    }
+}
+
+impl Read for i64 {
+    fn read(value: &DeValue<'_>, place: &Place, sink: &mut Sink<'_>) -> Option<Self> {
+        let DeValue::Integer(integer) = value else {
+            return wrong_type(value, place, "an integer", sink);
+        };
+        let parsed = Self::from_str_radix(integer.as_str(), integer.radix()).ok();
+        if parsed.is_none() {
+            sink.fault(FaultKind::BadValue, place, shorten(integer.as_str(), 40), "an integer of 64 bits");
+        }
+        parsed
+    }
+}
+
+impl<T: Read> Read for Vec<At<T>> {
+    fn read(value: &DeValue<'_>, place: &Place, sink: &mut Sink<'_>) -> Option<Self> {
+        let DeValue::Array(array) = value else {
+            return wrong_type(value, place, "an array in brackets", sink);
+        };
+        if array.len() > MAX_LIST {
+            let found = format!("{} elements", array.len());
+            sink.fault(FaultKind::BadValue, place, found, &format!("at most {MAX_LIST}"));
+            return None;
+        }
+        let read = |(index, item): (usize, &Spanned<DeValue<'_>>)| {
+            let place = place.element(index, item.span());
+            T::read(item.get_ref(), &place, sink).map(|value| At { value, place })
+        };
+        Some(array.iter().enumerate().filter_map(read).collect())
+    }
+}
+
+/// One table while it is read.
+#[derive(Debug)]
+pub(crate) struct Fields<'a, 'i> {
+    table: &'a DeTable<'i>,
+    place: Place,
+}
+
+impl<'a, 'i> Fields<'a, 'i> {
+    /// The document's own table.
+    pub(crate) fn root(table: &'a DeTable<'i>) -> Self {
+        Self { table, place: Place::default() }
+    }
+
+    /// The table in a value.
+    pub(crate) fn open(value: &'a DeValue<'i>, place: &Place, sink: &mut Sink<'_>) -> Option<Self> {
+        let DeValue::Table(table) = value else {
+            return wrong_type(value, place, "a table", sink);
+        };
+        Some(Self { table, place: place.clone() })
+    }
+
+    /// The value of a key, if it is there and has the right type.
+    pub(crate) fn take<T: Read>(&self, key: &str, sink: &mut Sink<'_>) -> Option<At<T>> {
+        let (_, value) = self.table.iter().find(|(name, _)| name.get_ref().as_ref() == key)?;
+        let place = self.place.below(key, value.span());
+        T::read(value.get_ref(), &place, sink).map(|value| At { value, place })
+    }
+
+    /// A fault for every key that is not in `known`; `elsewhere` may say where such a key belongs.
+    pub(crate) fn refuse_rest(&self, known: &[&str], elsewhere: impl Fn(&str) -> Option<String>, sink: &mut Sink<'_>) {
+        for (name, _) in self.table {
+            let key = name.get_ref().as_ref();
+            if known.contains(&key) {
+                continue;
+            }
+            let near = nearest(key, known);
+            if let Some(near) = near {
+                sink.misspelt(self.place.below(near, 0..0).key);
+            }
+            let meant = near.map(|near| format!("did you mean `{near}`?"));
+            let quoted: Vec<String> = known.iter().map(|key| format!("`{key}`")).collect();
+            sink.suggest(
+                FaultKind::UnknownKey,
+                &self.place.below(key, name.span()),
+                format!("the unknown key `{}`", shorten(key, 40)),
+                &format!("one of {}", quoted.join(", ")),
+                meant.or_else(|| elsewhere(key)),
+            );
+        }
+    }
+}
+
+/// Defines a raw table: its keys and their types, all optional, anything else refused.
+macro_rules! raw {
+    ($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty),* $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Debug, Default)]
+        pub(crate) struct $name {
+            $(pub(crate) $field: Option<crate::read::At<$type>>,)*
+        }
+
+        impl $name {
+            /// Every key.
+            pub(crate) const KEYS: &'static [&'static str] = &[$(stringify!($field)),*];
+
+            /// Reads the keys of a table; those in `also` are read elsewhere.
+            pub(crate) fn fields(
+                fields: &crate::read::Fields<'_, '_>,
+                also: &[&str],
+                elsewhere: impl Fn(&str) -> Option<String>,
+                sink: &mut crate::fault::Sink<'_>,
+            ) -> Self {
+                let raw = Self { $($field: fields.take(stringify!($field), sink),)* };
+                fields.refuse_rest(&[also, Self::KEYS].concat(), elsewhere, sink);
+                raw
+            }
+        }
+
+        impl crate::read::Read for $name {
+            fn read(
+                value: &toml::de::DeValue<'_>,
+                place: &crate::fault::Place,
+                sink: &mut crate::fault::Sink<'_>,
+            ) -> Option<Self> {
+                let fields = crate::read::Fields::open(value, place, sink)?;
+                Some(Self::fields(&fields, &[], |_| None, sink))
+            }
+        }
+    };
+}
+pub(crate) use raw;
+
+fn wrong_type<T>(value: &DeValue<'_>, place: &Place, expected: &str, sink: &mut Sink<'_>) -> Option<T> {
+    let suggestion = match value {
+        DeValue::Table(_) if expected.starts_with("an array") => {
+            Some(format!("where it is a table header, write it in double brackets: `[[{}]]`", place.key))
+        }
+        DeValue::String(text) if expected.starts_with("an array") => Some(format!("write [\"{}\"]", shorten(text, 40))),
+        DeValue::String(text) if text.parse::<i64>().is_ok() && expected == "an integer" => {
+            Some("write it without quotes".to_owned())
+        }
+        DeValue::String(text) if expected.starts_with('`') && (text == "true" || text == "false") => {
+            Some("write it without quotes".to_owned())
+        }
+        DeValue::Array(array) if expected == "a table" && array.iter().all(|item| item.get_ref().is_table()) => {
+            Some(format!("write it in single brackets, once: `[{}]`", place.key))
+        }
+        DeValue::String(_)
+        | DeValue::Integer(_)
+        | DeValue::Float(_)
+        | DeValue::Boolean(_)
+        | DeValue::Datetime(_)
+        | DeValue::Array(_)
+        | DeValue::Table(_) => None,
+    };
+    sink.suggest(FaultKind::WrongType, place, describe(value), expected, suggestion);
+    None
+}
+
+/// A value in words, shortened.
+pub(crate) fn describe(value: &DeValue<'_>) -> String {
+    match value {
+        DeValue::String(text) => format!("the string \"{}\"", shorten(text, 40)),
+        DeValue::Integer(value) => format!("the integer {}", shorten(value.as_str(), 40)),
+        DeValue::Float(value) => format!("the number {}", shorten(value.as_str(), 40)),
+        DeValue::Boolean(value) => format!("`{value}`"),
+        DeValue::Datetime(value) => format!("the date {value}"),
+        DeValue::Array(_) => "an array".to_owned(),
+        DeValue::Table(_) => "a table".to_owned(),
+    }
+}
+
+/// The first place deeper than documents may go.
+pub(crate) fn too_deep(table: &DeTable<'_>) -> Option<Place> {
+    fn below(value: &Spanned<DeValue<'_>>, depth: usize) -> Option<Place> {
+        if depth > MAX_DEPTH {
+            return Some(Place { span: value.span(), key: String::new() });
+        }
+        match value.get_ref() {
+            DeValue::Array(array) => array.iter().find_map(|item| below(item, depth + 1)),
+            DeValue::Table(table) => table.iter().find_map(|(_, item)| below(item, depth + 1)),
+            DeValue::String(_)
+            | DeValue::Integer(_)
+            | DeValue::Float(_)
+            | DeValue::Boolean(_)
+            | DeValue::Datetime(_) => None,
+        }
+    }
+    table.iter().find_map(|(_, item)| below(item, 1))
+}

@@ -1,0 +1,310 @@
+//! `[[rule]]` and `kind = "policy"`: by which rules certificate requests are decided.
+
+use crate::check::{Names, quoted};
+use crate::cluster::named;
+use crate::defaults::{CERTIFICATE_TTL, CERTIFICATE_TTL_MAX, CERTIFICATE_TTL_MIN, MIN_SVN};
+use crate::fault::{FaultKind, Place, Sink};
+use crate::format::{DnsLabel, FormatError, HumanDuration, one_of, text_type};
+use crate::raw::{
+    RawPolicyDocument, RawRule, RawRuleCertificate, RawRuleConfig, RawRuleEk, RawRuleEvents, RawRuleImages, Texts,
+};
+use crate::read::At;
+use crate::suggest::nearest;
+use config_kube::policy::{CertificateRule, ConfigRule, EkRule, EventRule, ImageRule};
+use config_kube::{CertificatePolicySpec, PolicyName, Rule, identity};
+use std::fmt;
+use std::str::FromStr;
+
+/// A policy document: what `CertificatePolicy` of its name is to hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PolicyConfig {
+    /// Name of the object.
+    pub name: DnsLabel,
+    /// Its rules. Release keys and EK issuers are named only; whether the cluster knows them shows there.
+    pub spec: CertificatePolicySpec,
+}
+
+/// Name of the object that a policy document without `[policy] name` describes, and that the master seeds.
+pub const DEFAULT_POLICY: &str = "default";
+
+/// What rules may refer to.
+#[derive(Debug)]
+pub(crate) struct Known {
+    pub(crate) release_keys: Names,
+    pub(crate) ek_issuers: Names,
+}
+
+text_type!(
+    /// A signer's name: a domain and a path, such as `pratique.dev/node-client`.
+    Signer,
+    signer
+);
+
+/// Signers that exist; others may be named, but a near miss is a fault.
+const SIGNERS: [&str; 5] = [
+    identity::NODE_CLIENT_SIGNER,
+    identity::NODE_SERVING_SIGNER,
+    "kubernetes.io/kube-apiserver-client-kubelet",
+    "kubernetes.io/kubelet-serving",
+    "kubernetes.io/kube-apiserver-client",
+];
+
+fn signer(text: &str) -> Result<(), FormatError> {
+    let error = || FormatError::new(&format!("a signer's name of the form DOMAIN/NAME, such as `{}`", SIGNERS[0]));
+    if SIGNERS.contains(&text) {
+        return Ok(());
+    }
+    if let Some(near) = nearest(text, &SIGNERS) {
+        return Err(error().hint(format!("did you mean \"{near}\"?")));
+    }
+    let (domain, name) = text.split_once('/').ok_or_else(error)?;
+    let dotted = domain.contains('.') && domain.parse::<crate::format::DnsName>().is_ok();
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._:/".contains(&b);
+    if !dotted || name.is_empty() || text.len() > 253 || !name.bytes().all(plain) {
+        return Err(error());
+    }
+    Ok(())
+}
+
+/// What an image is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Role {
+    /// A node.
+    Worker,
+    /// A node that also runs the control plane.
+    Master,
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Worker => "worker",
+            Self::Master => "master",
+        })
+    }
+}
+
+impl FromStr for Role {
+    type Err = FormatError;
+
+    fn from_str(text: &str) -> Result<Self, FormatError> {
+        one_of(text, &[("worker", Self::Worker), ("master", Self::Master)])
+    }
+}
+
+/// Checks a policy document.
+pub(crate) fn check_document(raw: RawPolicyDocument, sink: &mut Sink<'_>) -> Option<PolicyConfig> {
+    let name = raw.policy.and_then(|policy| policy.value.name);
+    let name = name.map_or_else(|| DEFAULT_POLICY.parse().ok(), |name| sink.parse(&name));
+    let rules = sink.required(raw.rule, &Place::default(), "rule", "at least one `[[rule]]`");
+    let spec = check(rules, None, sink);
+    Some(PolicyConfig { name: name?, spec })
+}
+
+/// Checks rules; where `known` is given, names must be in it.
+pub(crate) fn check(
+    raw: Option<At<Vec<At<RawRule>>>>,
+    known: Option<&Known>,
+    sink: &mut Sink<'_>,
+) -> CertificatePolicySpec {
+    let mut names = Names::default();
+    let entries = raw.map(|list| list.value).unwrap_or_default();
+    let rules = entries.into_iter().filter_map(|entry| rule(entry, known, &mut names, sink)).collect();
+    CertificatePolicySpec { rules }
+}
+
+fn rule(entry: At<RawRule>, known: Option<&Known>, names: &mut Names, sink: &mut Sink<'_>) -> Option<Rule> {
+    let At { value: raw, place } = entry;
+    let name = named(raw.name, &place, names, sink);
+    let expected = format!("the signers that it decides for, such as [\"{}\"]", SIGNERS[0]);
+    let signers = sink.required(raw.signers, &place, "signers", &expected);
+    if let Some(list) = &signers {
+        sink.not_empty(list, "at least one signer");
+    }
+    let signers: Vec<Signer> = sink.parse_list(signers.as_ref());
+    let policy = policy(raw.policy, &place, sink)?;
+    let conditions = Conditions { ek: raw.ek, images: raw.images, events: raw.events, config: raw.config };
+    if policy != PolicyName::CloudVerify {
+        conditions.refuse(sink);
+    }
+    let verified = policy == PolicyName::CloudVerify;
+    let checked = conditions.check(&place, known, verified, sink);
+    let certificate = certificate(raw.certificate, sink);
+    let mut rule = Rule {
+        name: name?.to_string(),
+        signers: signers.iter().map(ToString::to_string).collect(),
+        policy,
+        certificate,
+        ..Rule::default()
+    };
+    if verified {
+        (rule.ek, rule.images, rule.events, rule.config) = checked;
+    }
+    Some(rule)
+}
+
+fn policy(text: Option<At<String>>, place: &Place, sink: &mut Sink<'_>) -> Option<PolicyName> {
+    let words = [
+        ("always-reject", PolicyName::AlwaysReject),
+        ("queue", PolicyName::Queue),
+        ("insecure-always-approve", PolicyName::InsecureAlwaysApprove),
+        ("cloud-verify", PolicyName::CloudVerify),
+    ];
+    let text = sink.required(text, place, "policy", "what decides, such as \"cloud-verify\"")?;
+    sink.parsed(&text, one_of(&text.value, &words))
+}
+
+/// What `cloud-verify` looks at.
+#[derive(Debug, Default)]
+struct Conditions {
+    ek: Option<At<RawRuleEk>>,
+    images: Option<At<RawRuleImages>>,
+    events: Option<At<RawRuleEvents>>,
+    config: Option<At<RawRuleConfig>>,
+}
+
+impl Conditions {
+    /// Faults for conditions that a policy without evidence cannot look at.
+    fn refuse(&self, sink: &mut Sink<'_>) {
+        let ek = self.ek.as_ref().map(|at| &at.place);
+        let images = self.images.as_ref().map(|at| &at.place);
+        let events = self.events.as_ref().map(|at| &at.place);
+        let config = self.config.as_ref().map(|at| &at.place);
+        for place in [ek, images, events, config].into_iter().flatten() {
+            let suggestion = Some("set `policy = \"cloud-verify\"` or take the condition out".to_owned());
+            sink.suggest(
+                FaultKind::Conflict,
+                place,
+                "a condition",
+                "none: only cloud-verify sees evidence",
+                suggestion,
+            );
+        }
+    }
+
+    fn check(
+        self,
+        rule: &Place,
+        known: Option<&Known>,
+        verified: bool,
+        sink: &mut Sink<'_>,
+    ) -> (EkRule, ImageRule, EventRule, ConfigRule) {
+        let no_images = self.images.is_none() && !sink.has_fault_at(&rule.below("images", 0..0).key);
+        if verified && no_images {
+            let place = rule.below("images", rule.span.clone());
+            sink.fault(
+                FaultKind::Missing,
+                &place,
+                "no `images`",
+                "`images = { release_keys = […] }` with the keys to trust",
+            );
+        }
+        let ek = ek(self.ek, known, sink);
+        let images = images(self.images, known, sink);
+        let events = self.events.map(|at| at.value).unwrap_or_default();
+        let events = EventRule {
+            secure_boot: events.secure_boot.is_none_or(|flag| flag.value),
+            allow_unknown: events.allow_unknown.is_some_and(|flag| flag.value),
+        };
+        (ek, images, events, config(self.config, sink))
+    }
+}
+
+/// `inventory` or a word that lifts the condition, which the policy writes as nothing.
+fn inventory(text: Option<&At<String>>, lifted: &str, sink: &mut Sink<'_>) -> String {
+    let words = [("inventory", "inventory"), (lifted, "")];
+    let given = text.and_then(|text| sink.parsed(text, one_of(&text.value, &words)));
+    given.unwrap_or("inventory").to_owned()
+}
+
+fn ek(raw: Option<At<RawRuleEk>>, known: Option<&Known>, sink: &mut Sink<'_>) -> EkRule {
+    let At { value: raw, place } = raw.unwrap_or_default();
+    let issuers = references(raw.issuers.as_ref(), known.map(|known| &known.ek_issuers), "[[cluster.ek_issuer]]", sink);
+    let hashes = inventory(raw.hashes.as_ref(), "any", sink);
+    let require =
+        raw.require.as_ref().and_then(|text| sink.parsed(text, one_of(&text.value, &[("all", "all"), ("any", "any")])));
+    let no_issuers = raw.issuers.as_ref().is_none_or(|list| list.value.is_empty());
+    if hashes.is_empty() && no_issuers {
+        let suggestion = Some("name `issuers`, or keep `hashes = \"inventory\"`".to_owned());
+        let found = "a rule that takes every endorsement key, so every TPM in the world";
+        sink.suggest(FaultKind::Conflict, &place, found, "issuers, or hashes from the inventory", suggestion);
+    }
+    EkRule { issuers, hashes, require: require.unwrap_or("all").to_owned() }
+}
+
+fn images(raw: Option<At<RawRuleImages>>, known: Option<&Known>, sink: &mut Sink<'_>) -> ImageRule {
+    let Some(At { value: raw, place }) = raw else { return ImageRule::default() };
+    let expected = "the names of release keys, any of which must have signed";
+    let keys = sink.required(raw.release_keys, &place, "release_keys", expected);
+    if let Some(list) = &keys {
+        sink.not_empty(list, expected);
+    }
+    let release_keys =
+        references(keys.as_ref(), known.map(|known| &known.release_keys), "[[cluster.release_key]]", sink);
+    let min_svn = raw.min_svn.as_ref().and_then(|svn| sink.number(svn, &(0..=i64::MAX)));
+    let max_concurrent = raw.max_concurrent.as_ref().and_then(|count| sink.number(count, &(0..=i64::from(u32::MAX))));
+    ImageRule { release_keys, min_svn: min_svn.unwrap_or(MIN_SVN), max_concurrent: max_concurrent.unwrap_or(0) }
+}
+
+fn config(raw: Option<At<RawRuleConfig>>, sink: &mut Sink<'_>) -> ConfigRule {
+    let At { value: raw, .. } = raw.unwrap_or_default();
+    let measured = raw.measured.as_ref().is_none_or(|flag| flag.value);
+    if !measured && let Some(digests) = raw.digests.as_ref().filter(|text| text.value == "inventory") {
+        let expected = "`measured = true`: only a measured configuration has a digest";
+        sink.fault(
+            FaultKind::Conflict,
+            &digests.place,
+            "digests of a configuration that need not be measured",
+            expected,
+        );
+    }
+    let digests = if measured { inventory(raw.digests.as_ref(), "any", sink) } else { String::new() };
+    ConfigRule { measured, digests }
+}
+
+fn certificate(raw: Option<At<RawRuleCertificate>>, sink: &mut Sink<'_>) -> CertificateRule {
+    let At { value: raw, .. } = raw.unwrap_or_default();
+    let mut ttl = CERTIFICATE_TTL;
+    if let Some(text) = &raw.ttl
+        && let Some(HumanDuration(given)) = sink.parse(text)
+    {
+        ttl = given;
+        if !(CERTIFICATE_TTL_MIN..=CERTIFICATE_TTL_MAX).contains(&given) {
+            let [least, most] = [CERTIFICATE_TTL_MIN, CERTIFICATE_TTL_MAX].map(HumanDuration);
+            sink.fault(
+                FaultKind::BadValue,
+                &text.place,
+                quoted(&text.value),
+                &format!("a duration from {least} to {most}"),
+            );
+        }
+    }
+    if let Some(list) = &raw.roles {
+        sink.not_empty(list, "\"worker\", \"master\" or both");
+    }
+    let roles: Vec<Role> = sink.parse_list(raw.roles.as_ref());
+    let roles = if raw.roles.is_none() { vec![Role::Worker] } else { roles };
+    CertificateRule {
+        ttl_seconds: ttl.as_secs(),
+        sans: inventory(raw.sans.as_ref(), "claims", sink),
+        roles: roles.iter().map(ToString::to_string).collect(),
+    }
+}
+
+/// Names that refer to entries of a list of the cluster.
+fn references(list: Option<&At<Texts>>, known: Option<&Names>, section: &str, sink: &mut Sink<'_>) -> Vec<String> {
+    let labels: Vec<DnsLabel> = sink.parse_list(list);
+    for text in list.iter().flat_map(|list| &list.value) {
+        let Some(known) = known.filter(|known| !known.has(&text.value) && text.value.parse::<DnsLabel>().is_ok())
+        else {
+            continue;
+        };
+        let suggestion = match nearest(&text.value, &known.list()) {
+            Some(near) => format!("did you mean \"{near}\"?"),
+            None => format!("add a `{section}` with this name"),
+        };
+        let expected = format!("the name of a `{section}` of this document");
+        sink.suggest(FaultKind::Dangling, &text.place, quoted(&text.value), &expected, Some(suggestion));
+    }
+    labels.iter().map(ToString::to_string).collect()
+}

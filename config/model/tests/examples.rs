@@ -1,0 +1,98 @@
+//! Every example parses, and means what its comments say.
+
+use config_model::machine::Membership;
+use config_model::{ClusterConfig, Document, MachineConfig, parse};
+use std::path::Path;
+
+fn example(name: &str) -> Document {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(name);
+    let text = std::fs::read(path).expect("the example is there");
+    parse(text, name).unwrap_or_else(|faults| unreachable!("{faults}"))
+}
+
+fn machine(name: &str) -> MachineConfig {
+    let document = example(name);
+    let Document::Machine(config) = document else { unreachable!("{name} is of kind {}", document.kind()) };
+    *config
+}
+
+fn check_rules(cluster: &ClusterConfig) {
+    for rule in &cluster.policy.rules {
+        for key in &rule.images.release_keys {
+            assert!(cluster.release_key(key).is_some(), "{key}");
+        }
+        for issuer in &rule.ek.issuers {
+            assert!(cluster.ek_issuer(issuer).is_some(), "{issuer}");
+        }
+    }
+}
+
+#[test]
+fn every_example_parses() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
+    let mut count = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        example(&name);
+        count += 1;
+    }
+    assert_eq!(count, 6);
+}
+
+#[test]
+fn a_worker_needs_only_its_master() {
+    let worker = machine("worker.toml");
+    let master = worker.master().unwrap();
+    assert_eq!(master.endpoints[0].to_string(), "https://192.168.77.10:6443");
+    assert_eq!(master.ca_pins.len(), 1);
+    assert!(worker.name.is_none() && worker.network.dhcp_everywhere() && worker.registries.is_empty());
+    assert_eq!(worker.node.max_pods, 110);
+    assert_eq!(worker.node.reserved.memory.to_string(), "256Mi");
+}
+
+#[test]
+fn a_worker_may_set_up_its_network() {
+    let worker = machine("worker-static-network.toml");
+    let [fixed, dhcp] = worker.network.interfaces.as_slice() else { panic!("{:?}", worker.network) };
+    assert_eq!(fixed.selector.to_string(), "52:54:00:12:34:56");
+    assert!(!fixed.dhcp && dhcp.dhcp);
+    assert_eq!(fixed.addresses[1].to_string(), "fd00:77::11/64");
+    assert_eq!(fixed.gateway.unwrap().to_string(), "192.168.77.1");
+    assert_eq!(worker.registries[0].mirrors[1].to_string(), "http://192.168.77.1:5000");
+    assert!(worker.registries[0].insecure);
+}
+
+#[test]
+fn the_first_master_founds_a_cluster() {
+    let master = machine("master.toml");
+    let Membership::Founds(cluster) = &master.membership else { panic!("{:?}", master.membership) };
+    check_rules(cluster);
+    assert_eq!(cluster.name.as_str(), "lab");
+    assert!(cluster.admin_key.is_some());
+    let [workers, masters, others] = cluster.policy.rules.as_slice() else { panic!("{:?}", cluster.policy) };
+    assert_eq!((workers.certificate.ttl_seconds, workers.images.min_svn), (1800, 7));
+    assert_eq!(workers.ek.issuers, ["lab-ca"]);
+    assert_eq!(masters.certificate.roles, ["master"]);
+    assert!(masters.events.secure_boot && !masters.events.allow_unknown && masters.config.measured);
+    assert_eq!((masters.ek.hashes.as_str(), masters.config.digests.as_str()), ("inventory", "inventory"));
+    assert_eq!(others.policy, config_kube::PolicyName::Queue);
+}
+
+#[test]
+fn a_master_on_a_plain_host_needs_no_machine() {
+    let document = example("cluster.toml");
+    let Document::Cluster(cluster) = document else { panic!("{document:?}") };
+    check_rules(&cluster);
+    assert_eq!(cluster.admin_key, None);
+    assert_eq!(cluster.service_cidr.to_string(), "10.96.0.0/12");
+    assert_eq!(cluster.policy.rules[0].config.digests, "");
+}
+
+#[test]
+fn policies_and_images_are_documents_too() {
+    let Document::Policy(policy) = example("policy.toml") else { panic!("not a policy") };
+    assert_eq!((policy.name.as_str(), policy.spec.rules.len()), ("default", 2));
+    let Document::Image(image) = example("image.toml") else { panic!("not an image") };
+    assert_eq!(image.role, Some(config_model::rule::Role::Worker));
+    assert_eq!(image.cmdline_extra.as_str(), "quiet loglevel=4");
+}

@@ -1,0 +1,166 @@
+//! What the command line says.
+
+use clap::{Args, Parser, Subcommand};
+use config_model::image::KernelFlavour;
+use config_model::rule;
+use config_model::{Document, parse};
+use image_build::options::{Compress, Options, Role, SecureBoot};
+use std::error::Error;
+use std::path::PathBuf;
+
+/// Arguments of every command.
+#[derive(Debug, Parser)]
+#[command(name = "image-build", about = "Builds Pratique's machine images, without root rights.")]
+pub(crate) struct Arguments {
+    /// Package cache [default: .pratique/cache under the repository]
+    #[arg(long, global = true, env = "PRATIQUE_CACHE")]
+    pub(crate) cache: Option<PathBuf>,
+    /// Tools tree [default: .pratique/tools under the repository]
+    #[arg(long, global = true, env = "PRATIQUE_TOOLS")]
+    pub(crate) tools: Option<PathBuf>,
+    /// Refuse any package version but the lock file's
+    #[arg(long, global = true)]
+    pub(crate) locked: bool,
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Build an image: ROLE.raw, ROLE.efi, ROLE.release.json, ROLE.parts.json
+    Build(Box<BuildArguments>),
+    /// Make the tools tree: QEMU, firmware, swtpm, kubectl and what else tests run
+    Tools {
+        /// Where [default: .pratique/tools under the repository]
+        #[arg(long)]
+        out: Option<PathBuf>,
+    },
+    /// Resolve all package sets anew and write image/packages.lock
+    Lock,
+    /// Make development keys (once) and firmware variables, with and without them
+    Keys {
+        /// Folder of the keys
+        #[arg(long)]
+        out: PathBuf,
+    },
+    /// Make a NoCloud volume
+    Cidata {
+        /// The volume
+        #[arg(long)]
+        out: PathBuf,
+        /// TOML for the machine
+        #[arg(long)]
+        user_data: PathBuf,
+    },
+    /// Make OVMF's variable store: empty, or with a certificate enrolled and Secure Boot on
+    Vars {
+        /// The store
+        #[arg(long)]
+        out: PathBuf,
+        /// PEM certificate to enrol as PK, KEK and db
+        #[arg(long)]
+        sb_cert: Option<PathBuf>,
+    },
+}
+
+/// Arguments of `build`. What a description gives, an argument overrides.
+#[derive(Debug, Args)]
+pub(crate) struct BuildArguments {
+    /// What the image is for
+    #[arg(long)]
+    role: Role,
+    /// Folder for the results
+    #[arg(long)]
+    out: PathBuf,
+    /// Folder with the programs init, agent and master
+    #[arg(long)]
+    bin_dir: PathBuf,
+    /// Description of the image (TOML, kind = "image")
+    #[arg(long)]
+    description: Option<PathBuf>,
+    /// Security version number [default: 1]
+    #[arg(long)]
+    svn: Option<u64>,
+    /// Id [default: made of the inputs' digest]
+    #[arg(long)]
+    id: Option<String>,
+    /// P-256 key that signs the release
+    #[arg(long)]
+    release_key: Option<PathBuf>,
+    /// RSA key that signs the kernel image for Secure Boot
+    #[arg(long, requires = "sb_cert")]
+    sb_key: Option<PathBuf>,
+    /// Its certificate
+    #[arg(long, requires = "sb_key")]
+    sb_cert: Option<PathBuf>,
+    /// Certificate enrolled as PK [default: that of --sb-cert]
+    #[arg(long, requires = "sb_key")]
+    sb_pk_cert: Option<PathBuf>,
+    /// Certificate enrolled as KEK [default: that of --sb-cert]
+    #[arg(long, requires = "sb_key")]
+    sb_kek_cert: Option<PathBuf>,
+    /// How hard to compress
+    #[arg(long, default_value = "dev")]
+    compress: Compress,
+    /// Further kernel arguments [default: quiet]
+    #[arg(long)]
+    cmdline_extra: Option<String>,
+    /// Time of the build, Unix seconds [default: the newest file of the packages]
+    #[arg(long, env = "SOURCE_DATE_EPOCH")]
+    build_time: Option<u64>,
+}
+
+impl BuildArguments {
+    /// The description and the arguments together; arguments win.
+    pub(crate) fn into_options(self, tools: PathBuf) -> Result<Options, Box<dyn Error>> {
+        let described = match &self.description {
+            None => None,
+            Some(path) => {
+                let text = std::fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+                match parse(text, &path.display().to_string())? {
+                    Document::Image(image) => Some(image),
+                    other @ (Document::Machine(_) | Document::Cluster(_) | Document::Policy(_)) => {
+                        return Err(format!("{}: kind is {}, expected image", path.display(), other.kind()).into());
+                    }
+                }
+            }
+        };
+        let role = match self.role {
+            Role::Worker => rule::Role::Worker,
+            Role::Master => rule::Role::Master,
+        };
+        if let Some(other) = described.as_ref().and_then(|d| d.role).filter(|described| *described != role) {
+            return Err(format!("the description is for {other:?}, --role for {role:?}").into());
+        }
+        let flavour = match described.as_ref().map(|d| d.flavour).unwrap_or_default() {
+            KernelFlavour::Cloud => "cloud-amd64",
+            KernelFlavour::Full => "amd64",
+        };
+        let extra = described.as_ref().map(|d| d.cmdline_extra.to_string()).filter(|words| !words.is_empty());
+        if described.as_ref().is_some_and(|d| !d.extra_packages.is_empty()) {
+            return Err("packages.extra: an image of extra packages cannot be built yet; take the list out".into());
+        }
+        let secure_boot = self.sb_key.zip(self.sb_cert).map(|(key, cert)| SecureBoot {
+            key,
+            cert,
+            pk_cert: self.sb_pk_cert,
+            kek_cert: self.sb_kek_cert,
+        });
+        Ok(Options {
+            role: self.role,
+            out: self.out,
+            bin_dir: self.bin_dir,
+            tools,
+            svn: self.svn.or(described.as_ref().and_then(|d| d.svn)).unwrap_or(1),
+            id: self.id.or(described.and_then(|d| d.id).map(|id| id.to_string())),
+            release_key: self.release_key,
+            secure_boot,
+            compress: self.compress,
+            flavour: flavour.to_owned(),
+            cmdline_extra: self.cmdline_extra.or(extra).unwrap_or_else(|| "quiet".to_owned()),
+            build_time: self.build_time,
+        })
+    }
+}

@@ -1,0 +1,253 @@
+//! The build, step by step.
+
+use crate::disk;
+use crate::error::{Error, Result, at, read, write};
+use crate::options::{COMMAND_LINE, Options, SecureBoot};
+use crate::release::{Enrolled, Sizes};
+use crate::root::{Entries, Inputs};
+use crate::{initrd, keys, modules, release, root, uki};
+use config_attest::Digest;
+use config_attest::release::{MANIFEST_VERSION, Manifest, Part};
+use config_kube::{ImageRelease, ImageReleaseSpec};
+use image_format::tar::Entry;
+use image_format::{Guid, verity};
+use image_packages::tools;
+use image_packages::{Fetcher, Package, Set, elf, unpack};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+const STUB: &str = "usr/lib/systemd/boot/efi/linuxx64.efi.stub";
+
+/// What a build made.
+#[derive(Debug)]
+pub struct Built {
+    /// The manifest.
+    pub manifest: Manifest,
+    /// Sizes.
+    pub sizes: Sizes,
+}
+
+/// Unpacked packages and what they are.
+struct Tree {
+    folder: PathBuf,
+    packages: Vec<Package>,
+    kernel: String,
+}
+
+/// Builds an image into `options.out`: `ROLE.raw`, `ROLE.efi`, `ROLE.release.json`, `ROLE.parts.json`.
+pub fn run(fetcher: &Fetcher, options: &Options) -> Result<Built> {
+    let say = fetcher.notice;
+    std::fs::create_dir_all(&options.out).map_err(at("make", &options.out))?;
+    let work = options.out.join(format!(".work.{}", options.role.name()));
+    std::fs::create_dir_all(&work).map_err(at("make", &work))?;
+    let tools = tools::build(fetcher, &options.tools)?;
+    let tree = tree(fetcher, &options.flavour)?;
+    let programs = programs(options)?;
+    let build_time = match options.build_time {
+        Some(time) => time,
+        None => newest(&tree.folder)?,
+    };
+    let picked = modules::pick(&tools, &tree.folder.join("usr/lib/modules").join(&tree.kernel), &options.flavour)?;
+    let inputs = Inputs {
+        tree: &tree.folder,
+        role: options.role,
+        programs: &programs,
+        modules: &picked.running,
+        kernel: &tree.kernel,
+    };
+    let mut entries = root::entries(&inputs)?;
+    let executables = release::executables(&entries);
+    let init = programs.get("init").ok_or_else(|| Error::Image("no program init was given".to_owned()))?;
+    let initrd = initrd::make(&tools, init, &picked.initrd, options.compress.zstd(), &work)?;
+    let id = match &options.id {
+        Some(id) => id.clone(),
+        None => derived_id(options, &tree, build_time, &[root::digest(&entries, &executables), Digest::of(&initrd)]),
+    };
+    say(&format!("{} image {id}, kernel {}", options.role.name(), tree.kernel));
+    let Options { role, svn, .. } = *options;
+    root::label(&mut entries, &root::Label { role, kernel: &tree.kernel, id: &id, svn, build_time });
+    let uuid = |what: &str| Guid::derived(&[b"pratique", id.as_bytes(), what.as_bytes()]);
+    let root = root::file_system(&tools, &entries, options.compress, build_time, uuid("root file system"), &work)?;
+    let hashed = verity::tree(&root, &salt(&id), uuid("verity tree"));
+    let command_line = command_line(&hashed.root, &options.cmdline_extra);
+    let osrel = crate::rootfiles::os_release(options.role, &id, options.svn);
+    let linux = read(&tree.folder.join(format!("boot/vmlinuz-{}", tree.kernel)))?;
+    let stub = read(&tree.folder.join(STUB))?;
+    let parts = uki::Parts {
+        stub: &stub,
+        linux: &linux,
+        osrel: &osrel,
+        command_line: &command_line,
+        initrd: &initrd,
+        uname: &tree.kernel,
+    };
+    let (uki, enrolled) = kernel_image(&parts, options.secure_boot.as_ref())?;
+    let content =
+        disk::Content { id: &id, uki: &uki.bytes, root: &root, verity: &hashed.bytes, root_hash: &hashed.root };
+    disk::write(&result(options, "raw"), &content)?;
+    write(&result(options, "efi"), &uki.bytes)?;
+    let listed =
+        [("uki", &uki.bytes), ("root", &root), ("verity", &hashed.bytes), ("linux", &linux), ("initrd", &initrd)];
+    let manifest = Manifest {
+        version: MANIFEST_VERSION,
+        id,
+        role: options.role.name().to_owned(),
+        svn: options.svn,
+        build_time,
+        kernel: tree.kernel.clone(),
+        command_line,
+        root_hash: Digest(hashed.root),
+        boots: release::boots(&uki.measured, enrolled.as_ref()),
+        parts: listed.iter().map(|(name, bytes)| release::part(name, bytes)).collect(),
+        packages: release::packages(&tree.packages)?,
+        executables,
+    };
+    let sizes = sizes(&manifest, &entries);
+    publish(options, &manifest, &sizes)?;
+    std::fs::remove_dir_all(&work).map_err(at("remove", &work))?;
+    Ok(Built { manifest, sizes })
+}
+
+/// The path of a result.
+pub fn result(options: &Options, suffix: &str) -> PathBuf {
+    options.out.join(format!("{}.{suffix}", options.role.name()))
+}
+
+/// The packages of image and kernel, unpacked side by side in the cache, under a name that says what they are.
+fn tree(fetcher: &Fetcher, flavour: &str) -> Result<Tree> {
+    let sets = [Set::image(), Set::kernel(flavour)];
+    let mut packages = Vec::new();
+    for set in &sets {
+        packages.extend(fetcher.planned(set)?.unwrap_or_default());
+    }
+    let mut folder = tree_folder(fetcher, &packages);
+    if !folder.exists() {
+        packages.clear();
+        for set in &sets {
+            packages.extend(fetcher.fetch(set)?);
+        }
+        folder = tree_folder(fetcher, &packages);
+    }
+    if !folder.exists() {
+        (fetcher.notice)(&format!("unpacking {} packages", packages.len()));
+        let fresh = folder.with_extension(std::process::id().to_string());
+        unpack::into_tree(&packages, &fresh)?;
+        match std::fs::rename(&fresh, &folder) {
+            // Another build was faster.
+            Err(_) if folder.exists() => std::fs::remove_dir_all(&fresh).map_err(at("remove", &fresh))?,
+            other => other.map_err(at("rename", &fresh))?,
+        }
+    }
+    let modules = folder.join("usr/lib/modules");
+    let kernel = std::fs::read_dir(&modules)
+        .map_err(at("list", &modules))?
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .max()
+        .ok_or_else(|| Error::Image("the kernel's package has no modules".to_owned()))?;
+    Ok(Tree { folder, packages, kernel })
+}
+
+fn tree_folder(fetcher: &Fetcher, packages: &[Package]) -> PathBuf {
+    let list: String = packages.iter().map(|p| p.locked.sha256.as_str()).collect();
+    fetcher.cache.join("trees").join(&Digest::of(list.as_bytes()).to_hex()[..16])
+}
+
+/// Our programs without what is not loaded.
+fn programs(options: &Options) -> Result<BTreeMap<String, Vec<u8>>> {
+    let names: &[&str] = match options.role {
+        crate::options::Role::Worker => &["init", "agent"],
+        crate::options::Role::Master => &["init", "agent", "master"],
+    };
+    let mut out = BTreeMap::new();
+    for name in names {
+        let path = options.bin_dir.join(name);
+        let elf = |source| Error::Elf { path: path.display().to_string(), source };
+        let bytes = read(&path)?;
+        let needs = elf::needs(&bytes).map_err(elf)?;
+        if *name == "init" && (needs.interpreter.is_some() || !needs.libraries.is_empty()) {
+            return Err(Error::Image(format!(
+                "{} is not static; build it with RUSTFLAGS=\"-C target-feature=+crt-static\" and --target",
+                path.display()
+            )));
+        }
+        out.insert((*name).to_owned(), elf::loaded_part(&bytes).map_err(elf)?);
+    }
+    Ok(out)
+}
+
+/// `ROLE-` and 12 digits of a digest over everything that the image is made of.
+fn derived_id(options: &Options, tree: &Tree, build_time: u64, contents: &[Digest]) -> String {
+    let Options { compress, svn, flavour, cmdline_extra, .. } = options;
+    let mut text = format!("{compress:?} {svn} {flavour} {build_time} {cmdline_extra:?} {contents:?}\n");
+    for package in &tree.packages {
+        text.extend([&package.locked.sha256, "\n"]);
+    }
+    format!("{}-{}", options.role.name(), &Digest::of(text.as_bytes()).to_hex()[..12])
+}
+
+/// Salts need not be secret or random, only ours.
+fn salt(id: &str) -> [u8; 32] {
+    Digest::of_parts(&[b"pratique verity salt", id.as_bytes()]).0
+}
+
+fn command_line(root: &[u8; 32], extra: &str) -> String {
+    let root = Digest(*root).to_hex();
+    let space = if extra.is_empty() { "" } else { " " };
+    format!("{COMMAND_LINE} pratique.roothash={root}{space}{extra}")
+}
+
+/// Unix seconds of the newest file in a tree of packages; what dpkg-deb unpacks keeps its time.
+fn newest(folder: &Path) -> Result<u64> {
+    let mut newest = 0;
+    let mut open = vec![folder.to_owned()];
+    while let Some(path) = open.pop() {
+        for entry in std::fs::read_dir(&path).map_err(at("list", &path))? {
+            let entry = entry.map_err(at("list", &path))?;
+            let metadata = entry.metadata().map_err(at("examine", &entry.path()))?;
+            if metadata.is_dir() {
+                open.push(entry.path());
+            } else if metadata.is_file() {
+                newest = newest.max(std::os::unix::fs::MetadataExt::mtime(&metadata));
+            }
+        }
+    }
+    Ok(u64::try_from(newest).unwrap_or_default())
+}
+
+fn kernel_image(parts: &uki::Parts<'_>, boot: Option<&SecureBoot>) -> Result<(uki::Uki, Option<Enrolled>)> {
+    let Some(boot) = boot else { return Ok((uki::make(parts, None)?, None)) };
+    let key = keys::secure_boot_key(&boot.key)?;
+    let db = keys::certificate(&boot.cert)?;
+    let other = |path: &Option<PathBuf>| path.as_ref().map_or_else(|| Ok(db.clone()), |path| keys::certificate(path));
+    let enrolled = Enrolled { pk: other(&boot.pk_cert)?, kek: other(&boot.kek_cert)?, db: db.clone() };
+    Ok((uki::make(parts, Some((&key, &db)))?, Some(enrolled)))
+}
+
+fn sizes(manifest: &Manifest, entries: &Entries) -> Sizes {
+    let carried = |part: &&Part| matches!(part.name.as_str(), "uki" | "root" | "verity");
+    let mut executables = manifest.executables.clone();
+    executables.sort_by_key(|e| std::cmp::Reverse(e.size));
+    let mut files: Vec<(String, u64)> = entries
+        .iter()
+        .filter_map(|(path, entry)| match entry {
+            Entry::File(_, content) => Some((format!("/{path}"), content.len() as u64)),
+            Entry::Folder(_) | Entry::Link(_) => None,
+        })
+        .collect();
+    files.sort_by_key(|(_, size)| std::cmp::Reverse(*size));
+    let total = manifest.parts.iter().filter(carried).map(|part| part.size).sum();
+    Sizes { total, parts: manifest.parts.clone(), executables, files }
+}
+
+/// Writes the release, signed where a key is given, and the sizes.
+fn publish(options: &Options, manifest: &Manifest, sizes: &Sizes) -> Result<()> {
+    let release = if let Some(path) = &options.release_key {
+        manifest.sign(&[&keys::release_key(path)?])?
+    } else {
+        let manifest_text = serde_json::to_string(manifest).map_err(|e| Error::Json("the manifest", e))?;
+        ImageRelease::named(&manifest.id, ImageReleaseSpec { manifest: manifest_text, signatures: Vec::new() })
+    };
+    let json = |what, value: serde_json::Result<Vec<u8>>| value.map_err(|e| Error::Json(what, e));
+    write(&result(options, "release.json"), &json("the release", serde_json::to_vec_pretty(&release))?)?;
+    write(&result(options, "parts.json"), &json("the sizes", serde_json::to_vec_pretty(sizes))?)
+}

@@ -1,0 +1,125 @@
+//! The `image-build` command: tools, images, keys, and volumes for machines.
+//!
+//! No tasks. Enter by [`main`]; the work is in the library.
+
+mod arguments;
+
+use arguments::{Arguments, BuildArguments, Command};
+use clap::Parser;
+use image_build::options::Options;
+use image_build::{build, keys};
+use image_packages::tools::{self, Tools};
+use image_packages::{Fetcher, Set};
+use std::error::Error;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// The firmware's empty variable store in the tools tree.
+const VARIABLES: &str = "usr/share/OVMF/OVMF_VARS_4M.fd";
+
+type Outcome = Result<(), Box<dyn Error>>;
+
+fn main() -> ExitCode {
+    match run(Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let mut text = format!("image-build: {error}");
+            let mut cause = error.source();
+            while let Some(next) = cause {
+                text = format!("{text}\n  because: {next}");
+                cause = next.source();
+            }
+            let _unwritten = writeln!(std::io::stderr(), "{text}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn notice(text: &str) {
+    let _unwritten = writeln!(std::io::stderr(), "image-build: {text}");
+}
+
+/// The repository: the nearest folder upwards that holds the lock file.
+fn repository() -> PathBuf {
+    let here = std::env::current_dir().unwrap_or_default();
+    here.ancestors().find(|f| f.join("image/packages.lock").exists()).unwrap_or(Path::new(".")).to_owned()
+}
+
+fn run(arguments: Arguments) -> Outcome {
+    let repository = repository();
+    let default_tools = arguments.tools.unwrap_or_else(|| repository.join(".pratique/tools"));
+    let fetcher = Fetcher {
+        cache: arguments.cache.unwrap_or_else(|| repository.join(".pratique/cache")),
+        lock: repository.join("image/packages.lock"),
+        locked: arguments.locked,
+        notice,
+    };
+    match arguments.command {
+        Command::Build(wanted) => one_image(&fetcher, default_tools, *wanted)?,
+        Command::Tools { out } => {
+            tools::build(&fetcher, &out.unwrap_or(default_tools))?;
+        }
+        Command::Lock => {
+            fetcher.relock(&[Set::tools(), Set::image(), Set::kernel("cloud-amd64"), Set::kernel("amd64")])?;
+        }
+        Command::Keys { out } => {
+            keys::ensure(&out)?;
+            let tools = tools::build(&fetcher, &default_tools)?;
+            let cert = out.join(keys::names::SECURE_BOOT_CERT);
+            variables(&tools, Some(&cert), &out.join(keys::names::VARIABLES))?;
+            variables(&tools, None, &out.join(keys::names::VARIABLES_BLANK))?;
+        }
+        Command::Cidata { out, user_data } => {
+            let volume = image_format::fat::cidata(&read_bounded(&user_data)?)?;
+            std::fs::write(&out, volume)?;
+        }
+        Command::Vars { out, sb_cert } => {
+            variables(&tools::build(&fetcher, &default_tools)?, sb_cert.as_deref(), &out)?;
+        }
+    }
+    Ok(())
+}
+
+fn one_image(fetcher: &Fetcher, tools: PathBuf, wanted: BuildArguments) -> Outcome {
+    let options: Options = wanted.into_options(tools)?;
+    let built = build::run(fetcher, &options)?;
+    let part = |name: &str| built.manifest.parts.iter().find(|p| p.name == name).map_or(0, |p| p.size);
+    notice(&format!(
+        "{}: {:.1} MiB (kernel image {:.1}, root {:.1}, verity {:.1})",
+        build::result(&options, "raw").display(),
+        mebibytes(built.sizes.total),
+        mebibytes(part("uki")),
+        mebibytes(part("root")),
+        mebibytes(part("verity")),
+    ));
+    Ok(())
+}
+
+/// For a person: exact up to 2^32 KiB.
+fn mebibytes(bytes: u64) -> f64 {
+    f64::from(u32::try_from(bytes / 1024).unwrap_or(u32::MAX)) / 1024.0
+}
+
+/// Reads user-data; a machine refuses more than 64 KiB.
+fn read_bounded(path: &Path) -> Result<Vec<u8>, Box<dyn Error>> {
+    const LIMIT: usize = 64 << 10;
+    let bytes = std::fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+    if bytes.len() > LIMIT {
+        return Err(format!("{} has {} bytes, a machine takes at most {LIMIT}", path.display(), bytes.len()).into());
+    }
+    Ok(bytes)
+}
+
+fn variables(tools: &Tools, cert: Option<&Path>, out: &Path) -> Outcome {
+    let template = std::fs::read(tools.file(VARIABLES))?;
+    let bytes = match cert {
+        Some(path) => {
+            let der = keys::certificate(path)?;
+            keys::enrolled(&template, &der, &der, &der)?
+        }
+        None => template,
+    };
+    std::fs::write(out, bytes)?;
+    Ok(())
+}

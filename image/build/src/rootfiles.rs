@@ -1,0 +1,90 @@
+//! Files of the root that are ours: small texts, links and empty folders.
+
+use crate::options::Role;
+
+/// Folders of the root and where file systems will be mounted, with their modes.
+pub(crate) const FOLDERS: [(&str, u32); 19] = [
+    ("dev", 0o755),
+    ("etc", 0o755),
+    ("etc/containerd", 0o755),
+    ("etc/pratique", 0o755),
+    ("oci", 0o755),
+    ("proc", 0o555),
+    ("root", 0o700),
+    ("run", 0o755),
+    ("sys", 0o555),
+    ("tmp", 0o1777),
+    ("usr", 0o755),
+    ("usr/bin", 0o755),
+    ("usr/lib", 0o755),
+    ("usr/lib/pratique", 0o755),
+    ("usr/lib/modules", 0o755),
+    ("usr/lib/x86_64-linux-gnu", 0o755),
+    ("usr/lib64", 0o755),
+    ("usr/sbin", 0o755),
+    ("var", 0o755),
+];
+
+/// Links of the root.
+pub(crate) const LINKS: [(&str, &str); 7] = [
+    ("bin", "usr/bin"),
+    ("lib", "usr/lib"),
+    ("lib64", "usr/lib64"),
+    ("sbin", "usr/sbin"),
+    ("etc/resolv.conf", "/run/pratique/resolv.conf"),
+    ("etc/mtab", "/proc/self/mounts"),
+    ("etc/os-release", "../usr/lib/os-release"),
+];
+
+/// Texts that are the same in every image.
+pub(crate) const TEXTS: [(&str, &str); 5] = [
+    ("etc/group", "root:x:0:\nnogroup:x:65534:\n"),
+    ("etc/hosts", "127.0.0.1 localhost\n::1 localhost\n"),
+    ("etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n"),
+    ("etc/passwd", "root:x:0:0:root:/root:/nonexistent\nnobody:x:65534:65534:nobody:/:/nonexistent\n"),
+    ("etc/containerd/config.toml", CONTAINERD),
+];
+
+/// containerd without what a machine of ours has no use for: the CRI (the agent speaks the native API), snapshotters
+/// of other file systems, restarts of its own, tracing. What goes well is not logged: a serial console is slow.
+const CONTAINERD: &str = r#"version = 2
+root = "/var/lib/containerd"
+state = "/run/containerd"
+oom_score = -999
+disabled_plugins = [
+  "io.containerd.grpc.v1.cri",
+  "io.containerd.internal.v1.restart",
+  "io.containerd.internal.v1.tracing",
+  "io.containerd.nri.v1.nri",
+  "io.containerd.snapshotter.v1.aufs",
+  "io.containerd.snapshotter.v1.blockfile",
+  "io.containerd.snapshotter.v1.btrfs",
+  "io.containerd.snapshotter.v1.devmapper",
+  "io.containerd.snapshotter.v1.native",
+  "io.containerd.snapshotter.v1.zfs",
+  "io.containerd.tracing.processor.v1.otlp",
+]
+
+[debug]
+  level = "warn"
+
+[grpc]
+  address = "/run/containerd/containerd.sock"
+
+[plugins."io.containerd.internal.v1.opt"]
+  path = "/var/lib/containerd/opt"
+"#;
+
+/// What the image says of itself, for a person and for the UKI's `.osrel`.
+pub(crate) fn os_release(role: Role, id: &str, svn: u64) -> String {
+    let role = role.name();
+    format!(
+        "ID=pratique\nNAME=Pratique\nPRETTY_NAME=\"Pratique {role} {id}\"\nIMAGE_ID={role}\nIMAGE_VERSION={id}\nVERSION_ID={svn}\n"
+    )
+}
+
+/// What programs on the machine read of the image.
+pub(crate) fn image_toml(role: Role, id: &str, svn: u64, build_time: u64, kernel: &str) -> String {
+    let role = role.name();
+    format!("id = \"{id}\"\nrole = \"{role}\"\nsvn = {svn}\nbuild_time = {build_time}\nkernel = \"{kernel}\"\n")
+}

@@ -1,0 +1,63 @@
+//! The unified kernel image: systemd-stub with the kernel, its command line and the initrd.
+
+use crate::error::Result;
+use crate::initrd;
+use crate::release::Measured;
+use config_attest::Digest;
+use image_format::{authenticode, pe};
+use rsa::RsaPrivateKey;
+
+/// What the image consists of.
+#[derive(Debug)]
+pub struct Parts<'a> {
+    /// systemd-stub, `linuxx64.efi.stub`.
+    pub stub: &'a [u8],
+    /// The kernel.
+    pub linux: &'a [u8],
+    /// os-release text.
+    pub osrel: &'a str,
+    /// Kernel command line.
+    pub command_line: &'a str,
+    /// The initrd.
+    pub initrd: &'a [u8],
+    /// Kernel release.
+    pub uname: &'a str,
+}
+
+/// A unified kernel image and what will be measured of it.
+#[derive(Debug)]
+pub struct Uki {
+    /// The file.
+    pub bytes: Vec<u8>,
+    /// What firmware and stub measure.
+    pub measured: Measured,
+}
+
+/// Assembles the image and, where a signer is given (key and DER certificate), signs it.
+pub fn make(parts: &Parts<'_>, signer: Option<(&RsaPrivateKey, &[u8])>) -> Result<Uki> {
+    let added: [(&str, &[u8]); 5] = [
+        (".osrel", parts.osrel.as_bytes()),
+        (".cmdline", parts.command_line.as_bytes()),
+        (".uname", parts.uname.as_bytes()),
+        (".initrd", parts.initrd),
+        (".linux", parts.linux),
+    ];
+    let plain = pe::with_sections(parts.stub, &added)?;
+    // The stub measures in the order of its own table, not of the file (systemd-stub(7); `unified_sections`).
+    let mut sections = Vec::new();
+    for name in [".linux", ".osrel", ".cmdline", ".initrd", ".uname", ".sbat"] {
+        sections.push((name.to_owned(), pe::section(&plain, name)?.to_vec()));
+    }
+    let measured = Measured {
+        program: Digest(pe::authenticode_hash(&plain)?),
+        kernel: Digest(pe::authenticode_hash(parts.linux)?),
+        command_line: parts.command_line.to_owned(),
+        initrd: Digest::of(&initrd::as_measured(parts.initrd, parts.osrel.as_bytes())),
+        sections,
+    };
+    let bytes = match signer {
+        Some((key, certificate)) => authenticode::sign(&plain, key, certificate)?,
+        None => plain,
+    };
+    Ok(Uki { bytes, measured })
+}

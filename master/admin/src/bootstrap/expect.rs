@@ -1,0 +1,205 @@
+//! What the admin expects of the master: read from his files, as the verifier wants it.
+
+use super::BootstrapArgs;
+use crate::error::{Error, Result};
+use crate::key::AdminKey;
+use crate::{ek, files};
+use config_attest::pcr::config_event_digest;
+use config_attest::policy::CheckedRule;
+use config_attest::release::{KnownRelease, ReleaseKey};
+use config_attest::verifier::Reference;
+use config_attest::{Digest, EkIssuer, Inventory};
+use config_kube::identity::{NODE_CLIENT_SIGNER, NODE_SERVING_SIGNER};
+use config_kube::machine::EkSelector;
+use config_kube::policy::{CertificateRule, ConfigRule, EkRule, EventRule, ImageRule};
+use config_kube::{ImageRelease, Machine, MachineSpec, PolicyName, Rule};
+use config_model::{ClusterConfig, Document, MachineConfig};
+use p256::ecdsa::SigningKey;
+use p256::pkcs8::DecodePrivateKey as _;
+use std::path::Path;
+
+/// Name of the EK issuer that is given on the command line.
+const ISSUER: &str = "given";
+
+/// What the admin expects.
+#[derive(Debug)]
+pub(crate) struct Expected {
+    /// The cluster of the master's user-data.
+    pub(crate) cluster: ClusterConfig,
+    /// The master's machine.
+    pub(crate) machine: Machine,
+    /// The releases that the cluster shall know, the master's among them.
+    pub(crate) releases: Vec<ImageRelease>,
+    /// The admin's key.
+    pub(crate) signing_key: SigningKey,
+    /// The rule by which the master is verified.
+    pub(crate) rule: CheckedRule,
+    api_names: Vec<String>,
+    known: Vec<KnownRelease>,
+    issuers: Vec<EkIssuer>,
+    inventory: Inventory,
+}
+
+impl Expected {
+    /// Reads and checks everything before the master is spoken to.
+    pub(crate) fn load(args: &BootstrapArgs, key: &AdminKey) -> Result<Self> {
+        let bytes = files::read(&args.user_data)?;
+        let (machine_config, cluster) = first_master(&args.user_data, &bytes)?;
+        check_admin_key(args, &cluster, key)?;
+        let digest = config_event_digest(&args.user_data_source, &bytes).to_text();
+        let machine = describe(args, &machine_config, digest)?;
+        let keys = args.release_key.iter().map(|file| release_key(file)).collect::<Result<Vec<_>>>()?;
+        let issuers = args.ek_issuer.iter().map(|file| issuer(file)).collect::<Result<Vec<_>>>()?;
+        let releases = args.release.iter().map(|file| release(file)).collect::<Result<Vec<_>>>()?;
+        let known = known(args, &releases, &keys)?;
+        let rule = rule(&cluster, &keys, &issuers)?;
+        let signing_key = SigningKey::from_pkcs8_der(&key.der())
+            .map_err(|e| Error::input("the admin's key", e.to_string(), "make one with `pratique admin-key`"))?;
+        // The verifier tells Machines apart by uid; this one gets its own from the API later.
+        let mut reference = machine.clone();
+        reference.metadata.uid = Some("bootstrap".to_owned());
+        let inventory = Inventory::new([reference]);
+        let api_names = cluster.api_names.iter().map(ToString::to_string).collect();
+        Ok(Self { cluster, machine, releases, signing_key, rule, api_names, known, issuers, inventory })
+    }
+
+    /// Name of the master's Machine.
+    pub(crate) fn machine_name(&self) -> &str {
+        self.machine.metadata.name.as_deref().unwrap_or_default()
+    }
+
+    /// As the verifier takes it.
+    pub(crate) fn reference(&self) -> Reference<'_> {
+        Reference {
+            inventory: &self.inventory,
+            rule: &self.rule,
+            issuers: &self.issuers,
+            releases: &self.known,
+            api_names: &self.api_names,
+            cluster: self.cluster.name.as_str(),
+            admin_key: None,
+        }
+    }
+}
+
+fn first_master(path: &Path, bytes: &[u8]) -> Result<(MachineConfig, ClusterConfig)> {
+    let name = path.display().to_string();
+    let document = config_model::parse(bytes, &name).map_err(|faults| Error::Faults(faults.to_string()))?;
+    let kind = document.kind();
+    if let Document::Machine(machine) = document
+        && let Some(cluster) = machine.cluster().cloned()
+    {
+        return Ok((*machine, cluster));
+    }
+    Err(Error::input(
+        name,
+        format!("a document of kind `{kind}` that founds no cluster"),
+        "name the first master's user-data: a machine's document with [cluster]",
+    ))
+}
+
+fn check_admin_key(args: &BootstrapArgs, cluster: &ClusterConfig, key: &AdminKey) -> Result<()> {
+    let found = cluster.admin_key.map(|pin| pin.to_string()).unwrap_or_default();
+    if found == key.hash() {
+        return Ok(());
+    }
+    Err(Error::input(
+        args.user_data.display().to_string(),
+        format!("cluster.admin_key is `{found}`, but the key in {} is `{}`", args.admin_key.display(), key.hash()),
+        "name the key whose hash is in the user-data; the master takes no other",
+    ))
+}
+
+fn describe(args: &BootstrapArgs, config: &MachineConfig, digest: String) -> Result<Machine> {
+    let mut hashes = args.ek.iter().map(|file| ek::hash_of_file(file)).collect::<Result<Vec<_>>>()?;
+    for text in &args.ek_hash {
+        hashes.push(ek::hash_of_text(text)?);
+    }
+    if hashes.is_empty() {
+        return Err(Error::input(
+            "the master's identity",
+            "neither --ek nor --ek-hash is given",
+            "give the EK certificate of the master's TPM with --ek FILE: without it any machine could be the master",
+        ));
+    }
+    let name = config.name.as_ref().map_or("master-1", |name| name.as_str());
+    let own = config.network.interfaces.iter().flat_map(|interface| &interface.addresses);
+    let spec = MachineSpec {
+        role: "master".to_owned(),
+        addresses: own.map(|cidr| cidr.address.to_string()).collect(),
+        ek: EkSelector { hashes: hashes.iter().map(Digest::to_text).collect(), issuers: Vec::new() },
+        config_digests: vec![digest],
+        ..MachineSpec::default()
+    };
+    Ok(Machine::named(name, spec))
+}
+
+fn release(path: &Path) -> Result<ImageRelease> {
+    serde_json::from_str(&files::read_text(path)?).map_err(|e| {
+        Error::input(
+            path.display().to_string(),
+            format!("not an ImageRelease: {e}"),
+            "name the *.release.json of the image build",
+        )
+    })
+}
+
+fn release_key(path: &Path) -> Result<ReleaseKey> {
+    let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+    ReleaseKey::from_pem(&name, &files::read_text(path)?).map_err(|e| {
+        Error::input(path.display().to_string(), e.to_string(), "name the public release key (PEM) of the image build")
+    })
+}
+
+fn issuer(path: &Path) -> Result<EkIssuer> {
+    EkIssuer::from_pem(ISSUER, &files::read_text(path)?).map_err(|e| {
+        Error::input(path.display().to_string(), e.to_string(), "name the PEM certificates of the TPM's maker")
+    })
+}
+
+/// Opens the releases; a file that nobody known signed is refused before anything happens.
+fn known(args: &BootstrapArgs, releases: &[ImageRelease], keys: &[ReleaseKey]) -> Result<Vec<KnownRelease>> {
+    let mut known = Vec::new();
+    for (path, object) in args.release.iter().zip(releases) {
+        let subject = path.display().to_string();
+        let opened = KnownRelease::open(object, keys).map_err(|e| {
+            Error::input(&subject, crate::error::chain(&e), "name the *.release.json of the image build")
+        })?;
+        if opened.verified_by().is_empty() {
+            return Err(Error::input(
+                subject,
+                "none of the given release keys has signed it",
+                "give the key that signed it with --release-key, or build the image with your key",
+            ));
+        }
+        known.push(opened);
+    }
+    Ok(known)
+}
+
+/// The master is held to what the cluster's own rule for machines asks, and to its EK, image and user-data in any case.
+fn rule(cluster: &ClusterConfig, keys: &[ReleaseKey], issuers: &[EkIssuer]) -> Result<CheckedRule> {
+    let own =
+        cluster.policy.rules.iter().find(|rule| {
+            rule.policy == PolicyName::CloudVerify && rule.signers.iter().any(|s| s == NODE_CLIENT_SIGNER)
+        });
+    let rule = Rule {
+        name: "bootstrap".to_owned(),
+        signers: vec![NODE_CLIENT_SIGNER.to_owned(), NODE_SERVING_SIGNER.to_owned()],
+        policy: PolicyName::CloudVerify,
+        ek: EkRule {
+            issuers: issuers.iter().map(|issuer| issuer.name().to_owned()).collect(),
+            hashes: "inventory".to_owned(),
+            require: "all".to_owned(),
+        },
+        images: ImageRule {
+            release_keys: keys.iter().map(|key| key.name().to_owned()).collect(),
+            min_svn: own.map_or(0, |rule| rule.images.min_svn),
+            max_concurrent: 0,
+        },
+        events: own.map_or(EventRule::default(), |rule| rule.events.clone()),
+        config: ConfigRule { measured: true, digests: "inventory".to_owned() },
+        certificate: CertificateRule { roles: vec!["master".to_owned()], ..CertificateRule::default() },
+    };
+    CheckedRule::try_from(&rule).map_err(|e| Error::input("the rule", e.to_string(), "check the user-data's [[rule]]"))
+}

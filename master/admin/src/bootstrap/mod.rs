@@ -1,0 +1,266 @@
+//! `pratique bootstrap`: attests a fresh master with the verifier that later attests nodes, and only then takes the
+//! admin's certificate from it and gives it its first objects.
+
+mod expect;
+mod objects;
+
+use crate::connection::{Connection, Endpoint};
+use crate::error::{Error, Result};
+use crate::files::{say, tell, write_private};
+use crate::key::AdminKey;
+use crate::tls;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use config_attest::bootstrap::{self, AdminStatement, ProvedMaster, Root};
+use config_attest::wire::{
+    BOOTSTRAP_ADMIT_PATH, BOOTSTRAP_CHALLENGE_PATH, BOOTSTRAP_HELLO_PATH, Blob, BootstrapAdmit, BootstrapAdmitted,
+    BootstrapHello, Der, Problem, Proof,
+};
+use config_attest::{Digest, Refusal};
+use config_kube::Kubeconfig;
+use expect::Expected;
+use http::{Method, StatusCode};
+use rustls::pki_types::UnixTime;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Pause between two tries to reach a master that is still coming up.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// What the admin knows of the master beforehand.
+#[derive(Debug, clap::Args)]
+pub(crate) struct BootstrapArgs {
+    /// Where the master listens.
+    #[arg(long, value_name = "https://HOST:PORT")]
+    endpoint: String,
+    /// File with the master's endorsement key: its certificate, public key or TPM public area. Repeat for each.
+    #[arg(long, value_name = "FILE")]
+    ek: Vec<PathBuf>,
+    /// Hash of the master's endorsement key, instead of a file.
+    #[arg(long, value_name = "sha256:HEX")]
+    ek_hash: Vec<String>,
+    /// PEM certificates of the maker of the TPM; if given, the EK certificate must chain to them.
+    #[arg(long, value_name = "FILE")]
+    ek_issuer: Option<PathBuf>,
+    /// Release manifest: the master's own image, and others that the cluster shall know. Repeat.
+    #[arg(long, value_name = "FILE", required = true)]
+    release: Vec<PathBuf>,
+    /// PEM public key that must have signed the master's release. Repeat to allow others.
+    #[arg(long, value_name = "FILE", required = true)]
+    release_key: Vec<PathBuf>,
+    /// The exact user-data that the master booted with.
+    #[arg(long, value_name = "FILE")]
+    user_data: PathBuf,
+    /// Where the master found its user-data.
+    #[arg(long, default_value = "nocloud", value_parser = ["nocloud", "smbios"])]
+    user_data_source: String,
+    /// The admin's private key; made if there is none.
+    #[arg(long, value_name = "FILE")]
+    admin_key: PathBuf,
+    /// Where the admin's kubeconfig is written.
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: PathBuf,
+    /// Seconds to wait for a master that is still coming up.
+    #[arg(long, default_value_t = 120)]
+    wait: u64,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &BootstrapArgs) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|source| Error::Connect { endpoint: args.endpoint.clone(), source })?;
+    runtime.block_on(bootstrap(args))
+}
+
+async fn bootstrap(args: &BootstrapArgs) -> Result<()> {
+    let endpoint = Endpoint::parse(&args.endpoint)?;
+    let (key, made) = AdminKey::open(&args.admin_key)?;
+    if made {
+        tell(&format!("made the admin's key in {}", args.admin_key.display()));
+    }
+    let expected = Expected::load(args, &key)?;
+    let (mut connection, hello) = reach(&endpoint, Duration::from_secs(args.wait)).await?;
+    let proven = attest(&mut connection, &hello, &expected).await?;
+    let admitted = admit(&mut connection, &hello, &expected, &key, &proven).await?;
+    if admitted.ca_pin != proven.root.spki.to_text() {
+        return Err(answer("admission", "it names another root than the one that was proven"));
+    }
+    write_kubeconfig(args, &endpoint, &expected, &key, &hello, &admitted)?;
+    say(&format!("ca_pins = [\"{}\"]", admitted.ca_pin));
+    drop(connection);
+    let chain = master_ca::certificates_of_pem(&admitted.certificate);
+    let config = tls::proven(hello.root.as_bytes(), chain, key.der())?;
+    let mut api = Connection::open(&endpoint, config).await?;
+    objects::create(&mut api, &expected, &proven.verdict).await?;
+    tell(&format!(
+        "the cluster is yours: kubectl --kubeconfig {} get machines,imagereleases,certificatepolicies",
+        args.kubeconfig.display()
+    ));
+    Ok(())
+}
+
+/// What the master's TPM proved, with the admin's signature on it.
+struct Proven {
+    root: Root,
+    statement: Vec<u8>,
+    signature: Vec<u8>,
+    verdict: config_kube::machine::AdminVerdict,
+}
+
+/// Connects and says hello, for as long as the master is coming up.
+async fn reach(endpoint: &Endpoint, patience: Duration) -> Result<(Connection, BootstrapHello)> {
+    let start = Instant::now();
+    let config = tls::unproven()?;
+    let mut told = false;
+    loop {
+        let outcome = match Connection::open(endpoint, config.clone()).await {
+            Ok(mut connection) => exchange::<BootstrapHello>(&mut connection, Method::GET, BOOTSTRAP_HELLO_PATH, &())
+                .await
+                .map(|hello| (connection, hello)),
+            Err(error) => Err(error),
+        };
+        match outcome {
+            Err(Error::Connect { .. } | Error::Http { .. } | Error::Refused { status: 503, .. })
+                if start.elapsed() < patience =>
+            {
+                if !told {
+                    tell(&format!("waiting for the master at {}", endpoint.url));
+                    told = true;
+                }
+                tokio::time::sleep(PAUSE).await;
+            }
+            other => return other,
+        }
+    }
+}
+
+/// The proof: nothing that came before it on this connection was believed.
+async fn attest(connection: &mut Connection, hello: &BootstrapHello, expected: &Expected) -> Result<Proven> {
+    let exporter = Digest(connection.exporter);
+    let reference = expected.reference();
+    let (admitted, root) =
+        bootstrap::check_hello(hello, &reference, exporter, now()).map_err(|refusal| untrusted(&refusal))?;
+    let time = UnixTime::since_unix_epoch(Duration::from_secs(now()));
+    if !tls::ends_in(&connection.chain, hello.root.as_bytes(), time) {
+        return Err(Error::Untrusted {
+            code: config_attest::Code::MasterKey.as_str().to_owned(),
+            message: "its TLS certificate does not chain to the root that it shows".to_owned(),
+        });
+    }
+    let (pending, challenge) =
+        bootstrap::challenge(admitted, &mut rand_core::OsRng).map_err(|refusal| untrusted(&refusal))?;
+    tell("the master's keys are those of the machine; asking its TPM for a proof");
+    let proof: Proof = exchange(connection, Method::POST, BOOTSTRAP_CHALLENGE_PATH, &challenge).await?;
+    let attested =
+        bootstrap::check(pending, &proof, &reference, &root, exporter, now()).map_err(|refusal| untrusted(&refusal))?;
+    let (proved, verdict) = bootstrap::proved(attested);
+    tell(&format!(
+        "proven: image {} (role {}, svn {}), {} checks passed",
+        proved.image.id,
+        proved.image.role,
+        proved.image.svn,
+        verdict.checks.iter().filter(|check| check.ok).count()
+    ));
+    sign(expected, root, proved)
+}
+
+fn sign(expected: &Expected, root: Root, proved: ProvedMaster) -> Result<Proven> {
+    let statement = AdminStatement {
+        cluster: expected.cluster.name.to_string(),
+        machine: expected.machine_name().to_owned(),
+        node_name: expected.machine.node_name().to_owned(),
+        addresses: expected.machine.spec.addresses.clone(),
+        root_spki: root.spki,
+        time: now(),
+        proved: Some(proved),
+        ..AdminStatement::default()
+    };
+    let (statement, signature) = statement
+        .sign(&expected.signing_key)
+        .map_err(|e| Error::input("the statement", e.to_string(), "report this, it is a fault of the program"))?;
+    let verdict = bootstrap::to_admin_verdict(&statement, &signature);
+    Ok(Proven { root, statement, signature, verdict })
+}
+
+async fn admit(
+    connection: &mut Connection,
+    hello: &BootstrapHello,
+    expected: &Expected,
+    key: &AdminKey,
+    proven: &Proven,
+) -> Result<BootstrapAdmitted> {
+    let too_long = |e: config_attest::wire::TooLong| answer("admission", &e.to_string());
+    let admit = BootstrapAdmit {
+        admin_csr: Der::new(key.request()?).map_err(too_long)?,
+        statement: Blob::new(proven.statement.clone()).map_err(too_long)?,
+        signature: Blob::new(proven.signature.clone()).map_err(too_long)?,
+    };
+    tell(&format!("taking over the cluster `{}`", expected.cluster.name));
+    let admitted: BootstrapAdmitted = exchange(connection, Method::POST, BOOTSTRAP_ADMIT_PATH, &admit).await?;
+    let roots = master_ca::certificates_of_pem(&admitted.roots);
+    if roots.first().map(Vec::as_slice) != Some(hello.root.as_bytes()) {
+        return Err(answer("admission", "it holds another root than the one that was proven"));
+    }
+    Ok(admitted)
+}
+
+fn write_kubeconfig(
+    args: &BootstrapArgs,
+    endpoint: &Endpoint,
+    expected: &Expected,
+    key: &AdminKey,
+    hello: &BootstrapHello,
+    admitted: &BootstrapAdmitted,
+) -> Result<()> {
+    let text = Kubeconfig {
+        cluster: expected.cluster.name.as_str(),
+        server: &endpoint.url,
+        ca: &STANDARD.encode(master_ca::pem("CERTIFICATE", hello.root.as_bytes())),
+        certificate: &STANDARD.encode(&admitted.certificate),
+        key: &STANDARD.encode(key.pem()),
+    }
+    .text();
+    write_private(&args.kubeconfig, text.as_bytes(), true)?;
+    tell(&format!("wrote {}", args.kubeconfig.display()));
+    Ok(())
+}
+
+/// One call of the bootstrap's wire.
+async fn exchange<T: DeserializeOwned>(
+    connection: &mut Connection,
+    method: Method,
+    path: &str,
+    message: &impl Serialize,
+) -> Result<T> {
+    let body = if method == Method::GET { Ok(Vec::new()) } else { serde_json::to_vec(message) };
+    let body = body.map_err(|e| answer(path, &e.to_string()))?;
+    let (status, bytes) = connection.send(method, path, "application/json", body).await?;
+    if status.is_success() {
+        return serde_json::from_slice(&bytes).map_err(|e| answer(path, &e.to_string()));
+    }
+    let problem: Option<Problem> = serde_json::from_slice(&bytes).ok();
+    let text = |problem: &Problem| format!("{}: {}", problem.code, problem.message);
+    let mut message = problem.as_ref().map_or_else(|| "no reason given".to_owned(), text);
+    if status == StatusCode::CONFLICT {
+        message.push_str(
+            "\n  what to do: use the kubeconfig of that time; if it was not you, power the machine off and make it anew",
+        );
+    }
+    Err(Error::Refused { what: path.to_owned(), status: status.as_u16(), message })
+}
+
+fn untrusted(refusal: &Refusal) -> Error {
+    Error::Untrusted { code: refusal.code().as_str().to_owned(), message: refusal.message() }
+}
+
+fn answer(what: &str, why: &str) -> Error {
+    Error::Answer { what: what.to_owned(), why: why.to_owned() }
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}

@@ -1,0 +1,94 @@
+//! What the tool says when it can't go on: what failed, why, and what to do.
+
+use std::path::{Path, PathBuf};
+
+/// A failure of the admin's tool.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// A file could not be read or written.
+    #[error("cannot {what} {}", path.display())]
+    File {
+        what: &'static str,
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    /// A file or an argument does not hold what it should.
+    #[error("{subject}: {why}\n  what to do: {cure}")]
+    Input { subject: String, why: String, cure: String },
+    /// The master cannot be reached.
+    #[error(
+        "cannot connect to {endpoint}\n  what to do: check that the master machine is up (its console says `services started`), and the port"
+    )]
+    Connect {
+        endpoint: String,
+        #[source]
+        source: std::io::Error,
+    },
+    /// The connection broke, or what came over it is not HTTP.
+    #[error("the connection to the master broke while {what}")]
+    Http {
+        what: &'static str,
+        #[source]
+        source: hyper::Error,
+    },
+    /// The master's answer is not what was asked for.
+    #[error(
+        "the master's answer to {what} is not understood: {why}\n  what to do: compare the versions of `pratique` and of the master's image"
+    )]
+    Answer { what: String, why: String },
+    /// The master refused.
+    #[error("the master refused {what} ({status}): {message}")]
+    Refused { what: String, status: u16, message: String },
+    /// The master did not prove what it must.
+    #[error("the master is NOT trusted: {code}: {message}")]
+    Untrusted { code: String, message: String },
+    /// Keys or certificates could not be made.
+    #[error("cannot {what}")]
+    Key {
+        what: &'static str,
+        #[source]
+        source: rcgen::Error,
+    },
+    /// The certificate room refused.
+    #[error("cannot {what}")]
+    Ca {
+        what: &'static str,
+        #[source]
+        source: master_ca::Error,
+    },
+    /// TLS could not be set up.
+    #[error("cannot set up TLS")]
+    Tls(#[source] rustls::Error),
+    /// The document has faults, already in full sentences.
+    #[error("{0}")]
+    Faults(String),
+}
+
+/// Shorthand of the tool.
+pub(crate) type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// A file that could not be read or written.
+    pub(crate) fn file(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::File { what, path, source }
+    }
+
+    /// An input that does not hold what it should.
+    pub(crate) fn input(subject: impl Into<String>, why: impl Into<String>, cure: impl Into<String>) -> Self {
+        Self::Input { subject: subject.into(), why: why.into(), cure: cure.into() }
+    }
+}
+
+/// The error and its causes, one a line: printed once, at the edge.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        text.push_str("\n  because: ");
+        text.push_str(&inner.to_string());
+        cause = inner.source();
+    }
+    text
+}

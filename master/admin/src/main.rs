@@ -1,0 +1,121 @@
+//! The admin's tool: bootstrap a cluster, describe machines, check documents.
+//!
+//! One command a run, on the admin's own machine; everything else is kubectl. It has no tasks but the driver of the one
+//! connection that `bootstrap` opens. Results go to standard output, progress and errors to standard error. Enter by
+//! [`Command`]; a module for each.
+
+mod bootstrap;
+mod connection;
+mod ek;
+mod error;
+mod files;
+mod key;
+mod machine;
+mod tls;
+
+use clap::{Parser, Subcommand};
+use error::{Error, Result};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Makes clusters and describes machines.
+#[derive(Debug, Parser)]
+#[command(name = "pratique", version, about)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Attest a fresh master and take the cluster over: prints its CA pins and writes a kubeconfig.
+    Bootstrap(bootstrap::BootstrapArgs),
+    /// Print the Machine manifest of a machine, for `kubectl apply -f -`.
+    Machine(machine::MachineArgs),
+    /// Check TOML documents and report all faults.
+    Check {
+        /// The documents.
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+    },
+    /// Make the admin's key, or read it, and print its hash for the first master's user-data.
+    AdminKey {
+        /// The key's file.
+        #[arg(long)]
+        out: PathBuf,
+    },
+    /// Print the digest that a machine measures of its user-data.
+    Digest {
+        /// Where the machine finds its user-data.
+        #[arg(long, default_value = "nocloud", value_parser = ["nocloud", "smbios"])]
+        source: String,
+        /// The exact user-data.
+        file: PathBuf,
+    },
+    /// Open the recovery copy of a cluster's root and service account keys.
+    Recover {
+        /// The admin's private key.
+        #[arg(long)]
+        admin_key: PathBuf,
+        /// The file for the keys and the root certificate (PEM); must not exist.
+        #[arg(long)]
+        out: PathBuf,
+        /// The recovery copy: `ca/recovery.json` of the master's data folder.
+        file: PathBuf,
+    },
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(&cli.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            files::tell(&format!("pratique: {}", error::chain(&error)));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: &Command) -> Result<()> {
+    match command {
+        Command::Bootstrap(args) => bootstrap::run(args),
+        Command::Machine(args) => machine::run(args),
+        Command::Check { files } => check(files),
+        Command::AdminKey { out } => admin_key(out),
+        Command::Digest { source, file } => {
+            files::say(&machine::digest(source, file)?);
+            Ok(())
+        }
+        Command::Recover { admin_key, out, file } => recover(admin_key, out, file),
+    }
+}
+
+fn check(paths: &[PathBuf]) -> Result<()> {
+    let mut faults = Vec::new();
+    for path in paths {
+        let name = path.display().to_string();
+        match config_model::parse(files::read(path)?, &name) {
+            Ok(document) => files::say(&format!("{name}: a sound document of kind `{}`", document.kind())),
+            Err(found) => faults.push(found.to_string()),
+        }
+    }
+    if faults.is_empty() { Ok(()) } else { Err(Error::Faults(faults.join("\n"))) }
+}
+
+fn admin_key(out: &std::path::Path) -> Result<()> {
+    let (key, made) = key::AdminKey::open(out)?;
+    let verb = if made { "made" } else { "found" };
+    files::tell(&format!("{verb} the admin's key in {}; its user-data line:", out.display()));
+    files::say(&format!("admin_key = \"{}\"", key.hash()));
+    Ok(())
+}
+
+fn recover(admin_key: &std::path::Path, out: &std::path::Path, file: &std::path::Path) -> Result<()> {
+    let pem = files::read_text(admin_key)?;
+    let copy = files::read_text(file)?;
+    let plain = master_ca::recovery::decrypt(&pem, &copy)
+        .map_err(|source| Error::Ca { what: "open the recovery copy", source })?;
+    files::write_private(out, &plain, false)?;
+    files::tell(&format!("wrote the keys to {}: keep it as you would keep the cluster", out.display()));
+    Ok(())
+}

@@ -1,0 +1,168 @@
+//! Admission that depends on the caller: what a node may write (`NodeRestriction`), who asked for a certificate.
+
+use crate::error::ApiError;
+use crate::object::{meta_text, metadata};
+use crate::registry::Subresource;
+use crate::validate::{Fields, get, object, object_mut, text};
+use crate::verbs::Call;
+use config_kube::identity;
+use serde_json::{Value, json};
+
+/// Labels of its own Node that a node may set (upstream: `NodeRestriction`). Everything else is the master's.
+const NODE_LABELS: &[&str] = &[
+    "kubernetes.io/hostname",
+    "kubernetes.io/arch",
+    "kubernetes.io/os",
+    "beta.kubernetes.io/arch",
+    "beta.kubernetes.io/os",
+    "beta.kubernetes.io/instance-type",
+    "node.kubernetes.io/instance-type",
+    "failure-domain.beta.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region",
+    "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/region",
+];
+
+/// A new object.
+pub(crate) fn create(call: &Call, fields: &mut Fields) -> Result<(), ApiError> {
+    if call.kind.kind == "CertificateSigningRequest" {
+        requestor(call, fields);
+    }
+    let Some(node) = call.user.node() else { return Ok(()) };
+    let name = meta_text(fields, "name").to_owned();
+    match call.kind.kind.as_str() {
+        "CertificateSigningRequest" => request(call, fields, &name),
+        "Lease" => own_lease(call, node, &name, meta_text(fields, "namespace")),
+        _ => Ok(()),
+    }
+}
+
+/// A request carries who made it, as the server knows it.
+fn requestor(call: &Call, fields: &mut Fields) {
+    let user = &call.user;
+    let Some(spec) = object_mut(fields, "spec") else { return };
+    for key in ["uid", "extra"] {
+        spec.remove(key);
+    }
+    spec.insert("username".to_owned(), user.name.clone().into());
+    spec.insert("groups".to_owned(), json!(user.groups));
+    if !user.uid.is_empty() {
+        spec.insert("uid".to_owned(), user.uid.clone().into());
+    }
+    if !user.extra.is_empty() {
+        spec.insert("extra".to_owned(), json!(user.extra));
+    }
+}
+
+/// Nodes ask for node certificates only.
+fn request(call: &Call, fields: &Fields, name: &str) -> Result<(), ApiError> {
+    let signer = object(fields, "spec").map_or("", |spec| text(spec, "signerName"));
+    let signers = [
+        identity::NODE_CLIENT_SIGNER,
+        identity::NODE_SERVING_SIGNER,
+        "kubernetes.io/kube-apiserver-client-kubelet",
+        "kubernetes.io/kubelet-serving",
+    ];
+    if signers.contains(&signer) {
+        return Ok(());
+    }
+    Err(call.forbidden(name, &format!("a node cannot request a certificate of signer {signer:?}")))
+}
+
+fn own_lease(call: &Call, node: &str, name: &str, namespace: &str) -> Result<(), ApiError> {
+    if name == node && namespace == identity::NODE_LEASE_NAMESPACE {
+        return Ok(());
+    }
+    Err(call.forbidden(name, &format!("can only access node lease with the same name as the requesting node {node:?}")))
+}
+
+/// A changed object; the new one first.
+pub(crate) fn update(
+    call: &Call,
+    new: &Fields,
+    old: &Fields,
+    subresource: Option<Subresource>,
+) -> Result<(), ApiError> {
+    let Some(node) = call.user.node() else { return Ok(()) };
+    let name = &call.target.name;
+    match (call.kind.kind.as_str(), subresource) {
+        ("Node", _) => own_node(call, node, new, old),
+        ("Pod", Some(Subresource::Status)) => {
+            own_pod(call, node, old)?;
+            for key in ["labels", "finalizers", "ownerReferences"] {
+                if get(metadata(new), key) != get(metadata(old), key) {
+                    return Err(call.forbidden(name, &format!("node {node:?} cannot update {key} through pod status")));
+                }
+            }
+            Ok(())
+        }
+        ("Lease", _) => own_lease(call, node, name, &call.target.namespace),
+        _ => Ok(()),
+    }
+}
+
+/// A node touches itself only, and neither its labels (some apart), nor its taints, nor the rest of its spec.
+fn own_node(call: &Call, node: &str, new: &Fields, old: &Fields) -> Result<(), ApiError> {
+    let name = &call.target.name;
+    if name != node {
+        return Err(call.forbidden(name, &format!("node {node:?} is not allowed to modify node {name:?}")));
+    }
+    let taints = |fields: &Fields| object(fields, "spec").map_or(Value::Null, |spec| get(spec, "taints").clone());
+    if taints(new) != taints(old) {
+        return Err(call.forbidden(name, &format!("node {node:?} is not allowed to modify taints")));
+    }
+    let spec = |fields: &Fields| object(fields, "spec").filter(|spec| !spec.is_empty()).cloned();
+    if spec(new) != spec(old) {
+        return Err(call.forbidden(name, &format!("node {node:?} is not allowed to modify its spec")));
+    }
+    for key in ["ownerReferences", "finalizers"] {
+        if get(metadata(new), key) != get(metadata(old), key) {
+            return Err(call.forbidden(name, &format!("node {node:?} is not allowed to modify {key}")));
+        }
+    }
+    let mut changed = changed_labels(new, old);
+    changed.retain(|label| !may_set(label));
+    if changed.is_empty() {
+        return Ok(());
+    }
+    Err(call.forbidden(name, &format!("is not allowed to modify labels: {}", changed.join(", "))))
+}
+
+fn changed_labels(new: &Fields, old: &Fields) -> Vec<String> {
+    let labels = |fields| object(metadata(fields), "labels").cloned().unwrap_or_default();
+    let (new, old) = (labels(new), labels(old));
+    let mut changed: Vec<String> =
+        new.iter().filter(|(key, value)| old.get(*key) != Some(value)).map(|(k, _)| k.clone()).collect();
+    changed.extend(old.keys().filter(|key| !new.contains_key(*key)).cloned());
+    changed.sort();
+    changed
+}
+
+fn may_set(label: &str) -> bool {
+    let domain = label.split_once('/').map_or("", |(domain, _)| domain);
+    let own = |suffix: &str| domain == suffix || domain.strip_suffix(suffix).is_some_and(|rest| rest.ends_with('.'));
+    NODE_LABELS.contains(&label) || own("kubelet.kubernetes.io") || own("node.kubernetes.io")
+}
+
+fn own_pod(call: &Call, node: &str, pod: &Fields) -> Result<(), ApiError> {
+    let bound = object(pod, "spec").map_or("", |spec| text(spec, "nodeName"));
+    if bound == node {
+        return Ok(());
+    }
+    let name = meta_text(pod, "name");
+    Err(call.forbidden(name, &format!("node {node:?} can only touch pods with spec.nodeName set to itself")))
+}
+
+/// An object on its way out.
+pub(crate) fn delete(call: &Call, fields: &Fields) -> Result<(), ApiError> {
+    let name = meta_text(fields, "name");
+    if call.kind.kind == "Namespace" && matches!(name, "default" | "kube-system" | "kube-public") {
+        return Err(call.forbidden(name, "this namespace may not be deleted"));
+    }
+    let Some(node) = call.user.node() else { return Ok(()) };
+    match call.kind.kind.as_str() {
+        "Pod" => own_pod(call, node, fields),
+        "Lease" => own_lease(call, node, name, meta_text(fields, "namespace")),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,387 @@
+//! The client for callers inside the process: the same request path without a socket.
+
+use crate::error::{ApiError, Reason};
+use crate::peer::Peer;
+use crate::server::{ApiServer, Body, body};
+use crate::user::UserInfo;
+use bytes::{Buf, Bytes, BytesMut};
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use config_kube::k8s_openapi::{Metadata, Resource};
+use http::{Method, Request, header};
+use http_body_util::BodyExt;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use std::fmt::Write as _;
+use std::marker::PhantomData;
+
+/// What a kind must be for the client: every kind of `k8s-openapi` and of `config-kube` is.
+pub trait Object: Resource + Metadata<Ty = ObjectMeta> + Serialize + DeserializeOwned + Send + 'static {}
+impl<T: Resource + Metadata<Ty = ObjectMeta> + Serialize + DeserializeOwned + Send + 'static> Object for T {}
+
+/// A client that asks as one user.
+#[derive(Debug, Clone)]
+pub struct Client {
+    api: ApiServer,
+    user: UserInfo,
+}
+
+/// What to list or watch.
+#[derive(Debug, Clone, Default)]
+pub struct ListParams {
+    /// Label selector in text form.
+    pub labels: Option<String>,
+    /// Field selector in text form.
+    pub fields: Option<String>,
+    /// Page size; none: everything.
+    pub limit: Option<u32>,
+    /// Token of the page before.
+    pub continue_token: Option<String>,
+}
+
+/// How to delete.
+#[derive(Debug, Clone, Default)]
+pub struct DeleteParams {
+    /// Seconds until the object may go by force; 0: now.
+    pub grace_period_seconds: Option<i64>,
+    /// Only if the object still has this UID.
+    pub uid: Option<String>,
+    /// Only if the object is still at this resource version.
+    pub resource_version: Option<String>,
+}
+
+/// A page of objects.
+#[derive(Debug, Clone)]
+pub struct ObjectList<T> {
+    /// The objects.
+    pub items: Vec<T>,
+    /// The list's resource version, from which to watch.
+    pub resource_version: String,
+    /// Token of the next page; empty at the end.
+    pub continue_token: String,
+}
+
+/// A patch.
+#[derive(Debug, Clone)]
+pub enum Patch {
+    /// RFC 7386.
+    Merge(Value),
+    /// Strategic merge.
+    Strategic(Value),
+    /// RFC 6902.
+    Json(Value),
+}
+
+/// One event of a watch.
+#[derive(Debug, Clone)]
+pub enum WatchEvent<T> {
+    /// It came to be, or came to match.
+    Added(T),
+    /// It changed.
+    Modified(T),
+    /// It went, or no longer matches; its last state.
+    Deleted(T),
+    /// Nothing but progress: everything up to this resource version was told.
+    Bookmark(String),
+}
+
+impl Client {
+    pub(crate) fn new(api: ApiServer, user: UserInfo) -> Self {
+        Self { api, user }
+    }
+
+    /// As whom it asks.
+    pub fn user(&self) -> &UserInfo {
+        &self.user
+    }
+
+    /// Reads one object. `namespace` is none for cluster-scoped kinds.
+    pub async fn get<T: Object>(&self, namespace: Option<&str>, name: &str) -> Result<T, ApiError> {
+        self.send(Method::GET, &path::<T>(namespace, Some(name), None), None, Bytes::new()).await
+    }
+
+    /// Reads one object, or none where it does not exist.
+    pub async fn get_opt<T: Object>(&self, namespace: Option<&str>, name: &str) -> Result<Option<T>, ApiError> {
+        match self.get(namespace, name).await {
+            Ok(object) => Ok(Some(object)),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Lists; all namespaces where `namespace` is none.
+    pub async fn list<T: Object>(
+        &self,
+        namespace: Option<&str>,
+        params: &ListParams,
+    ) -> Result<ObjectList<T>, ApiError> {
+        let path = path::<T>(namespace, None, None) + &query(params, &[]);
+        let mut list: Value = self.send(Method::GET, &path, None, Bytes::new()).await?;
+        let text = |pointer: &str| list.pointer(pointer).and_then(Value::as_str).map(str::to_owned).unwrap_or_default();
+        let (resource_version, continue_token) = (text("/metadata/resourceVersion"), text("/metadata/continue"));
+        let items = list.get_mut("items").map(Value::take).unwrap_or_default();
+        let items = serde_json::from_value(items).map_err(|e| undecodable(&e))?;
+        Ok(ObjectList { items, resource_version, continue_token })
+    }
+
+    /// Watches from a resource version (a list's), with bookmarks.
+    pub async fn watch<T: Object>(
+        &self,
+        namespace: Option<&str>,
+        params: &ListParams,
+        resource_version: &str,
+    ) -> Result<Watcher<T>, ApiError> {
+        let more = [("watch", "true"), ("allowWatchBookmarks", "true"), ("resourceVersion", resource_version)];
+        let path = path::<T>(namespace, None, None) + &query(params, &more);
+        let response = self.request(Method::GET, &path, None, Bytes::new()).await?;
+        Ok(Watcher { body: response, buffer: BytesMut::new(), kind: PhantomData })
+    }
+
+    /// Creates an object in its own namespace.
+    pub async fn create<T: Object>(&self, object: &T) -> Result<T, ApiError> {
+        let path = path::<T>(object.metadata().namespace.as_deref(), None, None);
+        self.send(Method::POST, &path, Some(JSON), encode(object)?).await
+    }
+
+    /// Replaces an object (optimistic concurrency by its resource version).
+    pub async fn update<T: Object>(&self, object: &T) -> Result<T, ApiError> {
+        self.put(object, None).await
+    }
+
+    /// Replaces an object's status.
+    pub async fn update_status<T: Object>(&self, object: &T) -> Result<T, ApiError> {
+        self.put(object, Some("status")).await
+    }
+
+    /// Replaces a subresource that has the object's own form (`status`, `approval`).
+    pub async fn update_subresource<T: Object>(&self, object: &T, subresource: &str) -> Result<T, ApiError> {
+        self.put(object, Some(subresource)).await
+    }
+
+    async fn put<T: Object>(&self, object: &T, subresource: Option<&str>) -> Result<T, ApiError> {
+        let meta = object.metadata();
+        let name = meta.name.as_deref().unwrap_or_default();
+        let path = path::<T>(meta.namespace.as_deref(), Some(name), subresource);
+        self.send(Method::PUT, &path, Some(JSON), encode(object)?).await
+    }
+
+    /// Patches an object.
+    pub async fn patch<T: Object>(&self, namespace: Option<&str>, name: &str, patch: &Patch) -> Result<T, ApiError> {
+        self.patch_at(&path::<T>(namespace, Some(name), None), patch).await
+    }
+
+    /// Patches an object's status.
+    pub async fn patch_status<T: Object>(
+        &self,
+        namespace: Option<&str>,
+        name: &str,
+        patch: &Patch,
+    ) -> Result<T, ApiError> {
+        self.patch_at(&path::<T>(namespace, Some(name), Some("status")), patch).await
+    }
+
+    async fn patch_at<T: Object>(&self, at: &str, patch: &Patch) -> Result<T, ApiError> {
+        let (kind, value) = match patch {
+            Patch::Merge(value) => ("application/merge-patch+json", value),
+            Patch::Strategic(value) => ("application/strategic-merge-patch+json", value),
+            Patch::Json(value) => ("application/json-patch+json", value),
+        };
+        self.send(Method::PATCH, at, Some(kind), encode(value)?).await
+    }
+
+    /// Deletes an object. It may live on until its finalizers or its kubelet are done.
+    pub async fn delete<T: Object>(
+        &self,
+        namespace: Option<&str>,
+        name: &str,
+        params: &DeleteParams,
+    ) -> Result<(), ApiError> {
+        let mut preconditions = serde_json::Map::new();
+        for (key, value) in [("uid", &params.uid), ("resourceVersion", &params.resource_version)] {
+            if let Some(value) = value {
+                preconditions.insert(key.to_owned(), Value::String(value.clone()));
+            }
+        }
+        let mut options = serde_json::json!({"kind": "DeleteOptions", "apiVersion": "v1"});
+        if let Some(seconds) = params.grace_period_seconds {
+            options["gracePeriodSeconds"] = seconds.into();
+        }
+        if !preconditions.is_empty() {
+            options["preconditions"] = Value::Object(preconditions);
+        }
+        let path = path::<T>(namespace, Some(name), None);
+        self.send::<Value>(Method::DELETE, &path, Some(JSON), encode(&options)?).await.map(drop)
+    }
+
+    /// Posts to a subresource of an object, such as a Binding to a pod's `binding`.
+    pub async fn create_subresource<T: Object>(
+        &self,
+        namespace: Option<&str>,
+        name: &str,
+        subresource: &str,
+        object: &impl Serialize,
+    ) -> Result<Value, ApiError> {
+        let path = path::<T>(namespace, Some(name), Some(subresource));
+        self.send(Method::POST, &path, Some(JSON), encode(object)?).await
+    }
+
+    async fn send<R: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        content_type: Option<&str>,
+        content: Bytes,
+    ) -> Result<R, ApiError> {
+        let answer = self.request(method, path, content_type, content).await?;
+        let answer = answer.collect().await.map_err(|e| broken(&*e))?.to_bytes();
+        serde_json::from_slice(&answer).map_err(|e| undecodable(&e))
+    }
+
+    async fn request(
+        &self,
+        method: Method,
+        path: &str,
+        content_type: Option<&str>,
+        content: Bytes,
+    ) -> Result<Body, ApiError> {
+        let mut request = Request::builder().method(method).uri(path).header(header::ACCEPT, JSON);
+        if let Some(content_type) = content_type {
+            request = request.header(header::CONTENT_TYPE, content_type);
+        }
+        let request = request
+            .body(body(content))
+            .map_err(|e| ApiError::new(Reason::BadRequest, format!("not a request path: {e}")))?;
+        let response = self.api.handle_as(request, self.user.clone(), Peer::default()).await;
+        let code = response.status().as_u16();
+        let answer = response.into_body();
+        if code < 300 {
+            return Ok(answer);
+        }
+        let status = answer.collect().await.map_err(|e| broken(&*e))?.to_bytes();
+        let status = serde_json::from_slice(&status).unwrap_or_default();
+        Err(ApiError::from_status(code, &status))
+    }
+}
+
+const JSON: &str = "application/json";
+
+fn broken(error: &dyn std::error::Error) -> ApiError {
+    ApiError::new(Reason::InternalError, format!("the answer broke off: {error}"))
+}
+
+fn undecodable(error: &serde_json::Error) -> ApiError {
+    ApiError::new(Reason::InternalError, format!("the answer cannot be read as the kind asked for: {error}"))
+}
+
+fn encode(object: &impl Serialize) -> Result<Bytes, ApiError> {
+    let bytes = serde_json::to_vec(object)
+        .map_err(|e| ApiError::new(Reason::BadRequest, format!("the object cannot be written as JSON: {e}")))?;
+    Ok(bytes.into())
+}
+
+fn path<T: Resource>(namespace: Option<&str>, name: Option<&str>, subresource: Option<&str>) -> String {
+    let mut path = if T::GROUP.is_empty() { "/api/".to_owned() } else { "/apis/".to_owned() };
+    path.push_str(T::API_VERSION);
+    let namespace = namespace.map(|namespace| ("namespaces", namespace));
+    for (key, value) in namespace.into_iter().chain([(T::URL_PATH_SEGMENT, "")]) {
+        path.push('/');
+        path.push_str(key);
+        if !value.is_empty() {
+            path.push('/');
+            escape(value, &mut path);
+        }
+    }
+    for segment in [name, subresource].into_iter().flatten() {
+        path.push('/');
+        escape(segment, &mut path);
+    }
+    path
+}
+
+fn query(params: &ListParams, more: &[(&str, &str)]) -> String {
+    let limit = params.limit.map(|limit| limit.to_string());
+    let own = [
+        ("labelSelector", params.labels.as_deref()),
+        ("fieldSelector", params.fields.as_deref()),
+        ("limit", limit.as_deref()),
+        ("continue", params.continue_token.as_deref()),
+    ];
+    let own = own.into_iter().filter_map(|(key, value)| value.map(|value| (key, value)));
+    let mut text = String::new();
+    for (key, value) in own.chain(more.iter().copied()) {
+        text.push(if text.is_empty() { '?' } else { '&' });
+        text.push_str(key);
+        text.push('=');
+        escape(value, &mut text);
+    }
+    text
+}
+
+/// Percent-encodes everything but unreserved characters (RFC 3986, 2.3).
+fn escape(value: &str, into: &mut String) {
+    for byte in value.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
+            into.push(char::from(byte));
+        } else if write!(into, "%{byte:02X}").is_err() {
+            // Writing to a String doesn't fail.
+        }
+    }
+}
+
+/// An open watch.
+#[derive(Debug)]
+pub struct Watcher<T> {
+    body: Body,
+    buffer: BytesMut,
+    kind: PhantomData<fn() -> T>,
+}
+
+impl<T: Object> Watcher<T> {
+    /// The next event; none where the server ended the watch (go on from the last resource version).
+    /// Cancel-safe.
+    ///
+    /// Errors: [`ApiError::is_expired`] where history no longer reaches back (list again).
+    pub async fn next(&mut self) -> Result<Option<WatchEvent<T>>, ApiError> {
+        loop {
+            if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
+                let line = self.buffer.split_to(end);
+                self.buffer.advance(1);
+                return decode(&line).map(Some);
+            }
+            match self.body.frame().await {
+                None => return Ok(None),
+                Some(Err(error)) => return Err(broken(&*error)),
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        self.buffer.extend_from_slice(&data);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn decode<T: Object>(line: &[u8]) -> Result<WatchEvent<T>, ApiError> {
+    #[derive(serde::Deserialize)]
+    struct Raw<'a> {
+        r#type: &'a str,
+        #[serde(borrow)]
+        object: &'a serde_json::value::RawValue,
+    }
+    let raw: Raw<'_> = serde_json::from_slice(line).map_err(|e| undecodable(&e))?;
+    let object = || serde_json::from_str(raw.object.get()).map_err(|e| undecodable(&e));
+    match raw.r#type {
+        "ADDED" => Ok(WatchEvent::Added(object()?)),
+        "MODIFIED" => Ok(WatchEvent::Modified(object()?)),
+        "DELETED" => Ok(WatchEvent::Deleted(object()?)),
+        kind => {
+            let value: Value = serde_json::from_str(raw.object.get()).map_err(|e| undecodable(&e))?;
+            if kind == "BOOKMARK" {
+                let version = value.pointer("/metadata/resourceVersion").and_then(Value::as_str);
+                return Ok(WatchEvent::Bookmark(version.unwrap_or_default().to_owned()));
+            }
+            let code = value.get("code").and_then(Value::as_u64).and_then(|code| u16::try_from(code).ok());
+            Err(ApiError::from_status(code.unwrap_or(500), &value))
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! Reading JSON and YAML from outside: bounded depth, duplicate fields told with their path.
+
+use crate::error::{ApiError, Reason};
+use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Value};
+use std::cell::RefCell;
+use std::fmt;
+
+/// Levels of nesting; deeper documents are refused. `serde_json` itself stops at 128.
+const DEPTH: usize = 100;
+/// Duplicate fields told at most.
+const MOST: usize = 100;
+
+/// A document as read.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Decoded {
+    /// The value; of duplicate fields the last counts.
+    pub(crate) value: Value,
+    /// Paths of fields that came more than once.
+    pub(crate) duplicates: Vec<String>,
+}
+
+/// Reads one JSON document.
+pub(crate) fn json(bytes: &[u8]) -> Result<Decoded, ApiError> {
+    let duplicates = RefCell::new(Vec::new());
+    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
+    let seed = Seed { path: None, depth: 0, duplicates: &duplicates };
+    let value = seed.deserialize(&mut deserializer).and_then(|value| deserializer.end().map(|()| value));
+    let value = value.map_err(|error| unreadable("json", &error))?;
+    Ok(Decoded { value, duplicates: duplicates.into_inner() })
+}
+
+/// Reads one YAML document; what JSON can't say is refused.
+pub(crate) fn yaml(bytes: &[u8]) -> Result<Decoded, ApiError> {
+    let duplicates = RefCell::new(Vec::new());
+    let text = std::str::from_utf8(bytes).map_err(|error| unreadable("yaml", &error))?;
+    let seed = Seed { path: None, depth: 0, duplicates: &duplicates };
+    let value =
+        seed.deserialize(serde_yaml_ng::Deserializer::from_str(text)).map_err(|error| unreadable("yaml", &error))?;
+    Ok(Decoded { value, duplicates: duplicates.into_inner() })
+}
+
+fn unreadable(what: &str, error: &dyn fmt::Display) -> ApiError {
+    let message =
+        format!("the object provided is unrecognized (must be of type Object): cannot be read as {what}: {error}");
+    ApiError::new(Reason::BadRequest, message)
+}
+
+#[derive(Clone, Copy)]
+enum Step<'a> {
+    Field(&'a str),
+    Item(usize),
+}
+
+#[derive(Clone, Copy)]
+struct Path<'a> {
+    parent: Option<&'a Path<'a>>,
+    step: Step<'a>,
+}
+
+impl fmt::Display for Path<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(parent) = self.parent {
+            parent.fmt(f)?;
+        }
+        match self.step {
+            Step::Field(name) if self.parent.is_none() => f.write_str(name),
+            Step::Field(name) => write!(f, ".{name}"),
+            Step::Item(number) => write!(f, "[{number}]"),
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Seed<'a> {
+    path: Option<&'a Path<'a>>,
+    depth: usize,
+    duplicates: &'a RefCell<Vec<String>>,
+}
+
+impl<'de> DeserializeSeed<'de> for Seed<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        if self.depth > DEPTH {
+            return Err(D::Error::custom(format!("nested deeper than {DEPTH} levels")));
+        }
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Seed<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Value, E> {
+        serde_json::Number::from_f64(value).map(Value::Number).ok_or_else(|| E::custom("not a finite number"))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(Value::String(value.to_owned()))
+    }
+
+    fn visit_string<E>(self, value: String) -> Result<Value, E> {
+        Ok(Value::String(value))
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_none<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        self.deserialize(deserializer)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        let mut array = Vec::new();
+        loop {
+            let path = Path { parent: self.path, step: Step::Item(array.len()) };
+            let seed = Seed { path: Some(&path), depth: self.depth + 1, duplicates: self.duplicates };
+            match items.next_element_seed(seed)? {
+                Some(value) => array.push(value),
+                None => return Ok(Value::Array(array)),
+            }
+        }
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Value, A::Error> {
+        let mut object = Map::new();
+        while let Some(key) = fields.next_key::<String>()? {
+            let path = Path { parent: self.path, step: Step::Field(&key) };
+            let seed = Seed { path: Some(&path), depth: self.depth + 1, duplicates: self.duplicates };
+            let value = fields.next_value_seed(seed)?;
+            if object.contains_key(&key) {
+                let mut duplicates = self.duplicates.borrow_mut();
+                let told = path.to_string();
+                if duplicates.len() < MOST && !duplicates.contains(&told) {
+                    duplicates.push(told);
+                }
+            }
+            object.insert(key, value);
+        }
+        Ok(Value::Object(object))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn duplicate_fields_are_told_with_their_path_and_the_last_counts() {
+        let decoded = json(br#"{"spec":{"a":1,"c":[{"x":1,"x":2}],"a":3}}"#).unwrap();
+        assert_eq!(decoded.duplicates, ["spec.c[0].x", "spec.a"]);
+        assert_eq!(decoded.value, json!({"spec": {"a": 3, "c": [{"x": 2}]}}));
+    }
+
+    #[test]
+    fn nesting_without_end_is_refused() {
+        for open in ["[", "{\"a\":"] {
+            let error = json(open.repeat(100_000).as_bytes()).unwrap_err();
+            assert_eq!(error.reason, Reason::BadRequest);
+        }
+        assert!(yaml("- ".repeat(5000).as_bytes()).is_err());
+    }
+
+    #[test]
+    fn yaml_and_json_read_the_same() {
+        let yaml = yaml(b"metadata:\n  name: a\ndata: {x: '1', y: \"2\"}\n").unwrap();
+        assert_eq!(yaml.value, json!({"metadata": {"name": "a"}, "data": {"x": "1", "y": "2"}}));
+    }
+
+    #[test]
+    fn an_alias_bomb_is_refused() {
+        let mut text = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+        for level in 1..30 {
+            let below = format!("*a{}", level - 1);
+            text = format!("{text}a{level}: &a{level} [{}]\n", vec![below; 10].join(", "));
+        }
+        assert!(yaml(text.as_bytes()).is_err());
+    }
+}

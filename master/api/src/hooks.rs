@@ -1,0 +1,67 @@
+//! What other rooms hang into the server: further paths, the deny list, the way to nodes.
+
+use crate::peer::Peer;
+use crate::server::Body;
+use crate::user::UserInfo;
+use http::{Request, Response};
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::watch;
+
+/// A future on the heap.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Paths that are not Kubernetes API: `/attest/…`, `/bootstrap/…`. The handler authorizes by itself.
+pub trait Extensions: fmt::Debug + Send + Sync {
+    /// Whether a path is its own. Asked before authorization.
+    fn claims(&self, path: &str) -> bool;
+
+    /// Answers. The body is not yet read; reading is limited by the server ([`crate::Options::body_bytes`]).
+    fn handle(&self, request: Request<Body>, peer: Peer, user: UserInfo) -> BoxFuture<'static, Response<Body>>;
+}
+
+/// Who is shut out although the certificate is still valid. Asked at every request, and for open watches
+/// whenever it changes.
+pub trait DenyList: fmt::Debug + Send + Sync {
+    /// Why this caller is denied; none where it is not.
+    fn denied(&self, user: &UserInfo, peer: &Peer) -> Option<String>;
+
+    /// Changes whenever the list does.
+    fn changed(&self) -> watch::Receiver<u64>;
+}
+
+/// A node's kubelet API, as its Node object tells it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeTarget {
+    /// The node's name, which its serving certificate must carry.
+    pub name: String,
+    /// Its `InternalIP` (or what it has).
+    pub address: String,
+    /// `status.daemonEndpoints.kubeletEndpoint.Port`; 10250 where it says nothing.
+    pub port: u16,
+}
+
+/// A byte stream to a node, already authenticated on both sides.
+pub trait NodeStream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> NodeStream for T {}
+
+/// Why a node could not be reached.
+#[derive(Debug, thiserror::Error)]
+#[error("node {node} cannot be reached at {address}")]
+pub struct DialError {
+    /// The node.
+    pub node: String,
+    /// Where it was looked for.
+    pub address: String,
+    /// What went wrong.
+    #[source]
+    pub source: Box<dyn std::error::Error + Send + Sync>,
+}
+
+/// Connects to the kubelet API of nodes.
+pub trait NodeDialer: fmt::Debug + Send + Sync {
+    /// Opens a stream; TLS is done when it is returned.
+    fn dial(&self, target: NodeTarget) -> BoxFuture<'_, Result<Box<dyn NodeStream>, DialError>>;
+}

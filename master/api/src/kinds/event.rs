@@ -1,0 +1,137 @@
+//! Events: one table, served as `v1` and, with other names for the same fields, as `events.k8s.io/v1`.
+
+use super::cells::since;
+use crate::registry::{Column, Kind, Strategy, column, wide};
+use crate::validate::{At, Faults, Fields, get, names, object, text};
+use config_kube::k8s_openapi::api::{core, events};
+use jiff::Timestamp;
+use serde_json::Value;
+
+pub(super) fn core() -> Kind {
+    Kind {
+        short_names: &["ev"],
+        named: false,
+        columns: COLUMNS,
+        selectable: &[
+            ("involvedObject.kind", "/involvedObject/kind"),
+            ("involvedObject.namespace", "/involvedObject/namespace"),
+            ("involvedObject.name", "/involvedObject/name"),
+            ("involvedObject.uid", "/involvedObject/uid"),
+            ("involvedObject.apiVersion", "/involvedObject/apiVersion"),
+            ("involvedObject.resourceVersion", "/involvedObject/resourceVersion"),
+            ("involvedObject.fieldPath", "/involvedObject/fieldPath"),
+            ("reason", "/reason"),
+            ("reportingComponent", "/reportingComponent"),
+            ("source", "/source/component"),
+            ("type", "/type"),
+        ],
+        strategy: Strategy { names: names::subdomain, validate: involved, ..Strategy::default() },
+        ..Kind::of::<core::v1::Event>(true)
+    }
+}
+
+pub(super) fn events() -> Kind {
+    Kind {
+        short_names: &["ev"],
+        table: "events".to_owned(),
+        named: false,
+        columns: COLUMNS,
+        selectable: &[
+            ("regarding.kind", "/involvedObject/kind"),
+            ("regarding.namespace", "/involvedObject/namespace"),
+            ("regarding.name", "/involvedObject/name"),
+            ("regarding.uid", "/involvedObject/uid"),
+            ("regarding.apiVersion", "/involvedObject/apiVersion"),
+            ("regarding.resourceVersion", "/involvedObject/resourceVersion"),
+            ("regarding.fieldPath", "/involvedObject/fieldPath"),
+            ("reason", "/reason"),
+            ("reportingController", "/reportingComponent"),
+            ("type", "/type"),
+        ],
+        renames: &[
+            ("regarding", "involvedObject"),
+            ("note", "message"),
+            ("reportingController", "reportingComponent"),
+            ("deprecatedSource", "source"),
+            ("deprecatedFirstTimestamp", "firstTimestamp"),
+            ("deprecatedLastTimestamp", "lastTimestamp"),
+            ("deprecatedCount", "count"),
+        ],
+        ..Kind::of::<events::v1::Event>(true)
+    }
+}
+
+/// Cells read either form.
+const COLUMNS: &[Column] = &[
+    column("Last Seen", |fields, now| last_seen(fields, now).into()),
+    column("Type", |fields, _| text(fields, "type").into()),
+    column("Reason", |fields, _| text(fields, "reason").into()),
+    column("Object", |fields, _| subject(fields).into()),
+    wide("Subobject", |fields, _| text(about(fields), "fieldPath").into()),
+    wide("Source", |fields, _| source(fields).into()),
+    column("Message", |fields, _| either(fields, "message", "note").trim().into()),
+    wide("First Seen", |fields, now| since(first_time(fields), now).into()),
+    wide("Count", |fields, _| count(fields)),
+    wide("Name", |fields, _| crate::object::meta_text(fields, "name").into()),
+];
+
+fn either<'a>(fields: &'a Fields, one: &str, other: &str) -> &'a str {
+    match text(fields, one) {
+        "" => text(fields, other),
+        found => found,
+    }
+}
+
+fn about(fields: &Fields) -> &Fields {
+    static EMPTY: std::sync::LazyLock<Fields> = std::sync::LazyLock::new(Fields::new);
+    object(fields, "involvedObject").or_else(|| object(fields, "regarding")).unwrap_or(&EMPTY)
+}
+
+fn subject(fields: &Fields) -> String {
+    let about = about(fields);
+    format!("{}/{}", text(about, "kind").to_lowercase(), text(about, "name"))
+}
+
+fn first_time(fields: &Fields) -> &str {
+    match either(fields, "firstTimestamp", "deprecatedFirstTimestamp") {
+        "" => text(fields, "eventTime"),
+        found => found,
+    }
+}
+
+fn last_seen(fields: &Fields, now: Timestamp) -> String {
+    let last = object(fields, "series").map_or("", |series| text(series, "lastObservedTime"));
+    let last = if last.is_empty() { either(fields, "lastTimestamp", "deprecatedLastTimestamp") } else { last };
+    since(if last.is_empty() { first_time(fields) } else { last }, now)
+}
+
+fn source(fields: &Fields) -> String {
+    let source = object(fields, "source").or_else(|| object(fields, "deprecatedSource"));
+    let part = |key: &str| source.map_or("", |source| text(source, key));
+    let component = match part("component") {
+        "" => either(fields, "reportingComponent", "reportingController"),
+        component => component,
+    };
+    match part("host") {
+        "" => component.to_owned(),
+        host => format!("{component}, {host}"),
+    }
+}
+
+fn count(fields: &Fields) -> Value {
+    if let Some(series) = object(fields, "series") {
+        return get(series, "count").clone();
+    }
+    fields.get("count").unwrap_or(get(fields, "deprecatedCount")).clone()
+}
+
+/// An event stands in the namespace of what it is about; `default` for what has none.
+fn involved(fields: &Fields, faults: &mut Faults) {
+    let about = about(fields);
+    let (namespace, own) = (text(about, "namespace"), crate::object::meta_text(fields, "namespace"));
+    let fits = namespace == own || (namespace.is_empty() && matches!(own, "default" | "kube-system"));
+    if !fits {
+        let at = At::root("involvedObject");
+        faults.invalid(&at.field("namespace"), get(about, "namespace"), "does not match event.namespace");
+    }
+}

@@ -1,0 +1,34 @@
+//! The served kinds: one descriptor each.
+
+mod cells;
+mod certificate;
+mod event;
+mod namespace;
+mod node;
+mod plain;
+mod pod;
+mod pod_columns;
+mod pod_validate;
+mod pratique;
+
+pub(crate) use pod::grace as pod_grace;
+
+use crate::registry::Kind;
+
+/// Every built-in kind, in the order of discovery.
+pub(crate) fn all() -> Vec<Kind> {
+    let mut kinds = vec![
+        plain::config_map(),
+        event::core(),
+        namespace::namespace(),
+        node::node(),
+        pod::pod(),
+        plain::secret(),
+        plain::service_account(),
+        certificate::request(),
+        plain::lease(),
+        event::events(),
+    ];
+    kinds.extend(pratique::all());
+    kinds
+}

@@ -1,0 +1,201 @@
+//! The project's own kinds.
+
+use super::cells::{AGE, at};
+use crate::registry::{Column, Kind, Strategy, Subresource, column, wide};
+use crate::validate::{At, Faults, Fields, get, items, object, text};
+use config_kube::{CertificatePolicy, ImageRelease, Machine, NodeAttestation};
+use serde_json::Value;
+
+/// All of them.
+pub(super) fn all() -> Vec<Kind> {
+    vec![machine(), image_release(), node_attestation(), certificate_policy()]
+}
+
+/// What they share: status as a subresource that carries nothing else, generations.
+fn own(kind: Kind) -> Kind {
+    let strategy = Strategy { status_carries_metadata: false, generation: true, ..kind.strategy };
+    Kind { subresources: &[Subresource::Status], strategy, ..kind }
+}
+
+fn machine() -> Kind {
+    own(Kind {
+        columns: const {
+            &[
+                column("State", |fields, _| machine_state(fields).into()),
+                column("Role", |fields, _| at(fields, "spec", "/role").into()),
+                column("Node", |fields, _| machine_node(fields).into()),
+                column("Image", |fields, _| at(fields, "status", "/image/id").into()),
+                column("Reason", |fields, _| none_is_empty(at(fields, "status", "/reason")).into()),
+                column("Last Proof", |fields, now| last_proof(fields, now).into()),
+                AGE,
+                wide("Config", |fields, _| at(fields, "status", "/config/digest").into()),
+                wide("Certificate", |fields, _| at(fields, "status", "/certificate/serial").into()),
+                wide("Expires", |fields, _| at(fields, "status", "/certificate/notAfter").into()),
+            ]
+        },
+        strategy: Strategy { validate: machine_spec, ..Strategy::default() },
+        ..Kind::of::<Machine>(false)
+    })
+}
+
+fn none_is_empty(text: &str) -> &str {
+    if text == "<none>" { "" } else { text }
+}
+
+fn machine_state(fields: &Fields) -> String {
+    if object(fields, "spec").is_some_and(|spec| get(spec, "retired") == &Value::Bool(true)) {
+        return "Retired".to_owned();
+    }
+    match at(fields, "status", "/state") {
+        "<none>" => "Pending".to_owned(),
+        state => state.to_owned(),
+    }
+}
+
+fn machine_node(fields: &Fields) -> String {
+    match at(fields, "spec", "/nodeName") {
+        "<none>" => crate::object::meta_text(fields, "name").to_owned(),
+        name => name.to_owned(),
+    }
+}
+
+fn last_proof(fields: &Fields, now: jiff::Timestamp) -> String {
+    match at(fields, "status", "/lastAttestation") {
+        "<none>" => "never".to_owned(),
+        time => super::cells::since(time, now),
+    }
+}
+
+/// `sha256:` and 64 hexadecimal digits.
+fn digest(at: &At<'_>, value: &Value, faults: &mut Faults) {
+    let hex = value.as_str().and_then(|text| text.strip_prefix("sha256:"));
+    if !hex.is_some_and(|hex| hex.len() == 64 && hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))) {
+        faults.invalid(at, value, "must be \"sha256:\" followed by 64 lower-case hexadecimal digits");
+    }
+}
+
+fn machine_spec(fields: &Fields, faults: &mut Faults) {
+    let at = At::root("spec");
+    let Some(spec) = object(fields, "spec") else {
+        faults.required(&at, "");
+        return;
+    };
+    faults.one_of(&at.field("role"), get(spec, "role"), &["worker", "master"]);
+    if let Some(name) = get(spec, "nodeName").as_str()
+        && let Err(fault) = crate::validate::names::subdomain(name)
+    {
+        faults.invalid(&at.field("nodeName"), get(spec, "nodeName"), fault);
+    }
+    let place = at.field("ek");
+    if let Some(ek) = object(spec, "ek") {
+        let hashes = place.field("hashes");
+        for (number, hash) in items(ek, "hashes").iter().enumerate() {
+            digest(&hashes.index(number), hash, faults);
+        }
+    }
+    let digests = at.field("configDigests");
+    for (number, value) in items(spec, "configDigests").iter().enumerate() {
+        digest(&digests.index(number), value, faults);
+    }
+}
+
+fn image_release() -> Kind {
+    own(Kind {
+        columns: const {
+            &[
+                column("Role", |fields, _| at(fields, "status", "/role").into()),
+                Column {
+                    name: "SVN",
+                    kind: "integer",
+                    priority: 0,
+                    cell: |fields, _| {
+                        fields.get("status").and_then(|status| status.get("svn")).cloned().unwrap_or_default()
+                    },
+                },
+                column("Verified By", |fields, _| verified_by(fields).into()),
+                column("Fault", |fields, _| none_is_empty(at(fields, "status", "/fault")).into()),
+                AGE,
+            ]
+        },
+        strategy: Strategy { validate: release_spec, ..Strategy::default() },
+        ..Kind::of::<ImageRelease>(false)
+    })
+}
+
+fn verified_by(fields: &Fields) -> String {
+    let names = object(fields, "status").map_or(&[][..], |status| items(status, "verifiedBy"));
+    let names: Vec<&str> = names.iter().filter_map(Value::as_str).collect();
+    if names.is_empty() { "<none>".to_owned() } else { names.join(",") }
+}
+
+fn release_spec(fields: &Fields, faults: &mut Faults) {
+    let at = At::root("spec");
+    let manifest = object(fields, "spec").map_or("", |spec| text(spec, "manifest"));
+    if manifest.is_empty() {
+        faults.required(&at.field("manifest"), "the signed text of the release");
+    }
+}
+
+fn node_attestation() -> Kind {
+    own(Kind {
+        columns: const {
+            &[
+                column("Verdict", |fields, _| at(fields, "status", "/verdict").into()),
+                column("Code", |fields, _| none_is_empty(at(fields, "status", "/code")).into()),
+                column("Machine", |fields, _| at(fields, "status", "/machine").into()),
+                column("Claimed", |fields, _| at(fields, "spec", "/claims/name").into()),
+                column("Remote", |fields, _| at(fields, "spec", "/remote").into()),
+                AGE,
+                wide("EK", |fields, _| at(fields, "spec", "/ekHash").into()),
+                wide("Message", |fields, _| none_is_empty(at(fields, "status", "/message")).into()),
+            ]
+        },
+        selectable: &[
+            ("spec.ekHash", "/spec/ekHash"),
+            ("status.verdict", "/status/verdict"),
+            ("status.machine", "/status/machine"),
+        ],
+        ..Kind::of::<NodeAttestation>(false)
+    })
+}
+
+fn certificate_policy() -> Kind {
+    own(Kind {
+        columns: const {
+            &[
+                column("Rules", |fields, _| rules(fields).into()),
+                column("Faults", |fields, _| faults_of(fields).into()),
+                AGE,
+            ]
+        },
+        strategy: Strategy { validate: policy_spec, ..Strategy::default() },
+        ..Kind::of::<CertificatePolicy>(false)
+    })
+}
+
+fn rules(fields: &Fields) -> String {
+    let rules = object(fields, "spec").map_or(&[][..], |spec| items(spec, "rules"));
+    let names: Vec<&str> = rules.iter().filter_map(|rule| rule.get("name")?.as_str()).collect();
+    names.join(",")
+}
+
+fn faults_of(fields: &Fields) -> String {
+    let faults = object(fields, "status").map_or(&[][..], |status| items(status, "faults"));
+    let faults: Vec<&str> = faults.iter().filter_map(Value::as_str).collect();
+    faults.join("; ")
+}
+
+fn policy_spec(fields: &Fields, faults: &mut Faults) {
+    let at = At::root("spec");
+    let at = at.field("rules");
+    let rules = object(fields, "spec").map_or(&[][..], |spec| items(spec, "rules"));
+    for (number, rule) in rules.iter().enumerate() {
+        let at = at.index(number);
+        let Some(rule) = rule.as_object() else { continue };
+        if items(rule, "signers").is_empty() {
+            faults.required(&at.field("signers"), "a rule without signers never decides");
+        }
+        let policies = ["always-reject", "queue", "insecure-always-approve", "cloud-verify"];
+        faults.one_of(&at.field("policy"), get(rule, "policy"), &policies);
+    }
+}

@@ -1,0 +1,48 @@
+//! The Kubernetes API on one generic path: authentication, authorization, admission, store.
+//!
+//! Enter by [`ApiServer`]: it is built over a store, made ready by [`ApiServer::prepare`], and answers requests,
+//! whether they come from a socket ([`serve`]) or from inside the process ([`Client`]), on the same path: path →
+//! caller → authorization → limits → the verb, driven by the kind's descriptor (`registry::Kind`; `kinds` has
+//! them all).
+//!
+//! Tasks: `serve` starts one task for each connection and owns them until it returns; a watch runs inside its
+//! response's body; a connection to a kubelet for a log has a task that ends with it. There are no channels.
+
+mod accept;
+mod admit;
+mod authorize;
+pub mod client;
+mod decode;
+mod discovery;
+mod error;
+pub mod follow;
+mod hooks;
+mod kinds;
+mod metrics;
+mod object;
+mod openapi;
+mod patch;
+mod path;
+mod patience;
+mod peer;
+mod protobuf;
+pub mod record;
+mod registry;
+mod schema;
+mod selector;
+mod serve;
+mod server;
+mod table;
+mod user;
+mod validate;
+mod verbs;
+
+pub use client::{Client, DeleteParams, ListParams, ObjectList, Patch, WatchEvent, Watcher};
+pub use error::{ApiError, Cause, Details, Reason};
+pub use follow::{Change, Follower};
+pub use hooks::{BoxFuture, DenyList, DialError, Extensions, NodeDialer, NodeStream, NodeTarget};
+pub use peer::Peer;
+pub use record::{Happening, Recorder, Severity};
+pub use serve::{ServeOptions, TlsError, serve, tls_config};
+pub use server::{ApiServer, Body, BodyError, Options, body};
+pub use user::UserInfo;

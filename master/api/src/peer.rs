@@ -1,0 +1,18 @@
+//! What a connection showed of its other end.
+
+use rustls::pki_types::CertificateDer;
+use std::net::SocketAddr;
+
+/// The other end of a connection, as the TLS layer knows it.
+///
+/// Holding certificates here proves that the chain was verified and that the other end signed the handshake
+/// with the leaf's key.
+#[derive(Debug, Clone, Default)]
+pub struct Peer {
+    /// Where it comes from; none for callers inside the process.
+    pub remote: Option<SocketAddr>,
+    /// The verified client certificate chain, leaf first; empty where none was shown.
+    pub certificates: Vec<CertificateDer<'static>>,
+    /// The TLS exporter of the connection (RFC 9266: `EXPORTER-Channel-Binding`, empty context).
+    pub exporter: Option<[u8; 32]>,
+}

@@ -1,0 +1,150 @@
+//! Holding an object against its schema: unknown fields are taken out and told, wrong types are faults.
+
+use super::{Node, Schemas};
+use base64::Engine;
+use serde_json::{Map, Value};
+use std::fmt::Write as _;
+
+/// What was found in an object.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Checked {
+    /// Paths of fields that the kind doesn't have; they are gone from the object.
+    pub(crate) unknown: Vec<String>,
+    /// Values that cannot be read, each with its path.
+    pub(crate) wrong: Vec<String>,
+}
+
+/// Faults told at most; an object of three megabytes can hold very many.
+const MOST: usize = 100;
+
+impl Schemas {
+    /// Checks an object against the definition `name`, drops unknown fields and nulls, and writes quantities
+    /// as text.
+    pub(crate) fn check(&self, name: &str, object: &mut Map<String, Value>) -> Checked {
+        let mut checked = Checked::default();
+        let mut path = String::new();
+        if let Some(Node::Object(_)) = self.names.get(name).map(|index| &self.nodes[*index]) {
+            self.fields(self.names[name], object, &mut path, &mut checked);
+        }
+        checked.unknown.truncate(MOST);
+        checked.wrong.truncate(MOST);
+        checked
+    }
+
+    fn fields(&self, index: usize, object: &mut Map<String, Value>, path: &mut String, checked: &mut Checked) {
+        let Node::Object(known) = &self.nodes[index] else { return };
+        object.retain(|key, value| {
+            let length = path.len();
+            if !path.is_empty() {
+                path.push('.');
+            }
+            path.push_str(key);
+            let keep = match known.get(key.as_str()) {
+                Some(_) if value.is_null() => false,
+                Some(field) => {
+                    self.value(field.node, value, path, checked);
+                    true
+                }
+                None => {
+                    checked.unknown.push(path.clone());
+                    false
+                }
+            };
+            path.truncate(length);
+            keep
+        });
+    }
+
+    fn value(&self, index: usize, value: &mut Value, path: &mut String, checked: &mut Checked) {
+        let node = &self.nodes[index];
+        match (node, &mut *value) {
+            (Node::Object(_), Value::Object(object)) => self.fields(index, object, path, checked),
+            (Node::Map(inner), Value::Object(object)) => {
+                object.retain(|_, value| !value.is_null());
+                for (key, value) in object {
+                    let length = path.len();
+                    path.push('.');
+                    path.push_str(key);
+                    self.value(*inner, value, path, checked);
+                    path.truncate(length);
+                }
+            }
+            (Node::Array(inner), Value::Array(items)) => {
+                for (number, value) in items.iter_mut().enumerate() {
+                    let length = path.len();
+                    // Writing to a String doesn't fail.
+                    let _infallible = write!(path, "[{number}]");
+                    self.value(*inner, value, path, checked);
+                    path.truncate(length);
+                }
+            }
+            (Node::Quantity, Value::Number(number)) => *value = Value::String(number.to_string()),
+            _ => {
+                if let Some(expected) = mismatch(node, value) {
+                    checked.wrong.push(format!("{path}: expected {expected}, found {}", found(value)));
+                }
+            }
+        }
+    }
+}
+
+/// What was expected, where a simple value is something else.
+fn mismatch(node: &Node, value: &Value) -> Option<&'static str> {
+    let (fits, expected) = match node {
+        Node::Object(_) | Node::Map(_) => (value.is_null(), "an object"),
+        Node::Array(_) => (value.is_null(), "an array"),
+        Node::String => (value.is_string() || value.is_null(), "a string"),
+        Node::Time => (value.as_str().is_some_and(is_time) || value.is_null(), "an RFC 3339 time"),
+        Node::Bytes => (value.as_str().is_some_and(is_base64) || value.is_null(), "base64 text"),
+        Node::Integer { narrow } => (is_integer(value, *narrow), if *narrow { "int32" } else { "int64" }),
+        Node::Number => (value.is_number(), "a number"),
+        Node::Boolean => (value.is_boolean(), "a boolean"),
+        Node::Quantity => (value.as_str().is_some_and(is_quantity), "a quantity"),
+        Node::IntOrString => (value.is_string() || is_integer(value, true), "an integer or a string"),
+        Node::Any => (true, ""),
+    };
+    (!fits).then_some(expected)
+}
+
+fn found(value: &Value) -> String {
+    match value {
+        Value::Null => "null".to_owned(),
+        Value::Bool(_) => "a boolean".to_owned(),
+        Value::Number(number) => format!("number {number}"),
+        Value::String(text) if text.len() <= 64 => format!("string {text:?}"),
+        Value::String(_) => "a string".to_owned(),
+        Value::Array(_) => "an array".to_owned(),
+        Value::Object(_) => "an object".to_owned(),
+    }
+}
+
+fn is_time(text: &str) -> bool {
+    text.parse::<jiff::Timestamp>().is_ok()
+}
+
+fn is_base64(text: &str) -> bool {
+    base64::engine::general_purpose::STANDARD.decode(text).is_ok()
+}
+
+fn is_integer(value: &Value, narrow: bool) -> bool {
+    match value.as_i64() {
+        Some(number) => !narrow || i32::try_from(number).is_ok(),
+        None => !narrow && value.is_u64(),
+    }
+}
+
+/// Whether a text is a quantity (apimachinery `api/resource`).
+pub(crate) fn is_quantity(text: &str) -> bool {
+    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let end = unsigned.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(unsigned.len());
+    let (number, suffix) = unsigned.split_at(end);
+    let digits = number.bytes().filter(u8::is_ascii_digit).count();
+    let points = number.len() - digits;
+    if digits == 0 || points > 1 {
+        return false;
+    }
+    match suffix {
+        "" | "n" | "u" | "m" | "k" | "M" | "G" | "T" | "P" | "E" | "Ki" | "Mi" | "Gi" | "Ti" | "Pi" | "Ei" => true,
+        exponent => exponent.strip_prefix(['e', 'E']).is_some_and(|power| power.parse::<i16>().is_ok()),
+    }
+}

@@ -1,0 +1,227 @@
+//! Label and field selectors.
+
+use crate::error::{ApiError, Reason};
+use crate::registry::Kind;
+use crate::validate::{Fields, names, object};
+use serde_json::Value;
+
+/// One requirement on a label.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Label {
+    In(String, Vec<String>),
+    NotIn(String, Vec<String>),
+    Exists(String),
+    Absent(String),
+    Greater(String, i64),
+    Less(String, i64),
+}
+
+/// One requirement on a field.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Field {
+    label: String,
+    pointer: String,
+    value: String,
+    equal: bool,
+}
+
+/// Both selectors of a list or watch.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Selector {
+    labels: Vec<Label>,
+    fields: Vec<Field>,
+}
+
+/// Requirements of one selector at most.
+const REQUIREMENTS: usize = 200;
+
+impl Selector {
+    /// Reads both; empty text selects everything.
+    pub(crate) fn parse(kind: &Kind, labels: &str, fields: &str) -> Result<Self, ApiError> {
+        let bad = |fault: String| ApiError::new(Reason::BadRequest, fault);
+        let parsed = Self {
+            labels: parse_labels(labels).map_err(|fault| bad(format!("unable to parse requirement: {fault}")))?,
+            fields: parse_fields(kind, fields).map_err(|fault| {
+                let (version, plural) = (kind.api_version(), &kind.plural);
+                bad(format!(
+                    "Unable to find \"{version}, Resource={plural}\" that match label selector {labels:?}, \
+                     field selector {fields:?}: {fault}"
+                ))
+            })?,
+        };
+        if parsed.labels.len() + parsed.fields.len() > REQUIREMENTS {
+            return Err(bad(format!("selectors with more than {REQUIREMENTS} requirements are not taken")));
+        }
+        Ok(parsed)
+    }
+
+    /// Whether everything is selected.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.labels.is_empty() && self.fields.is_empty()
+    }
+
+    /// The value that a field must have, if the selector asks for exactly one.
+    pub(crate) fn exact(&self, label: &str) -> Option<&str> {
+        self.fields.iter().find(|field| field.equal && field.label == label).map(|field| field.value.as_str())
+    }
+
+    /// Whether an object (in stored form) is selected.
+    pub(crate) fn matches(&self, stored: &Value) -> bool {
+        let labels = stored.pointer("/metadata").and_then(Value::as_object).and_then(|meta| object(meta, "labels"));
+        self.labels.iter().all(|label| label.matches(labels))
+            && self.fields.iter().all(|field| (field_text(stored, &field.pointer) == field.value) == field.equal)
+    }
+}
+
+impl Label {
+    fn matches(&self, labels: Option<&Fields>) -> bool {
+        let value = |key: &str| labels.and_then(|labels| labels.get(key)).and_then(Value::as_str);
+        let number = |key: &str| value(key).and_then(|value| value.parse::<i64>().ok());
+        match self {
+            Self::In(key, values) => value(key).is_some_and(|found| values.iter().any(|value| value == found)),
+            Self::NotIn(key, values) => !value(key).is_some_and(|found| values.iter().any(|value| value == found)),
+            Self::Exists(key) => value(key).is_some(),
+            Self::Absent(key) => value(key).is_none(),
+            Self::Greater(key, bound) => number(key).is_some_and(|found| found > *bound),
+            Self::Less(key, bound) => number(key).is_some_and(|found| found < *bound),
+        }
+    }
+}
+
+/// A field as selectors compare it; what is not there is empty text, or `false` for switches.
+fn field_text(stored: &Value, pointer: &str) -> String {
+    match stored.pointer(pointer) {
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Bool(value)) => value.to_string(),
+        Some(Value::Number(number)) => number.to_string(),
+        None if pointer.ends_with("/unschedulable") || pointer.ends_with("/hostNetwork") => "false".to_owned(),
+        Some(Value::Null | Value::Array(_) | Value::Object(_)) | None => String::new(),
+    }
+}
+
+/// Splits at commas outside parentheses.
+fn split(text: &str) -> Vec<&str> {
+    let (mut parts, mut start, mut inside) = (Vec::new(), 0, false);
+    for (position, c) in text.char_indices() {
+        match c {
+            '(' => inside = true,
+            ')' => inside = false,
+            ',' if !inside => {
+                parts.push(&text[start..position]);
+                start = position + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&text[start..]);
+    parts
+}
+
+fn parse_labels(text: &str) -> Result<Vec<Label>, String> {
+    if text.trim().is_empty() {
+        return Ok(Vec::new());
+    }
+    split(text).into_iter().map(|part| parse_label(part.trim())).collect()
+}
+
+fn key(text: &str) -> Result<String, String> {
+    let text = text.trim();
+    names::qualified(text).map_err(|fault| format!("<nil>: Invalid value: {text:?}: {fault}"))?;
+    Ok(text.to_owned())
+}
+
+fn value(text: &str) -> Result<String, String> {
+    let text = text.trim();
+    names::label_value(text).map_err(|fault| format!("Invalid value: {text:?}: {fault}"))?;
+    Ok(text.to_owned())
+}
+
+fn parse_label(part: &str) -> Result<Label, String> {
+    if let Some(absent) = part.strip_prefix('!').filter(|rest| !rest.starts_with('=')) {
+        return key(absent).map(Label::Absent);
+    }
+    if let Some((left, right)) = part.split_once("!=") {
+        return Ok(Label::NotIn(key(left)?, vec![value(right)?]));
+    }
+    if let Some((left, right)) = part.split_once("==").or_else(|| part.split_once('=')) {
+        return Ok(Label::In(key(left)?, vec![value(right)?]));
+    }
+    for (sign, greater) in [('>', true), ('<', false)] {
+        if let Some((left, right)) = part.split_once(sign) {
+            let bound = right.trim().parse().map_err(|error| format!("{right:?} is not an integer: {error}"))?;
+            let key = key(left)?;
+            return Ok(if greater { Label::Greater(key, bound) } else { Label::Less(key, bound) });
+        }
+    }
+    if let Some((left, list)) = part.split_once('(') {
+        let list = list.trim_end().strip_suffix(')').ok_or_else(|| format!("{part:?}: found no ')'"))?;
+        let values = list.split(',').map(value).collect::<Result<Vec<_>, _>>()?;
+        return match left.trim().rsplit_once(char::is_whitespace) {
+            Some((left, "in")) => Ok(Label::In(key(left)?, values)),
+            Some((left, "notin")) => Ok(Label::NotIn(key(left)?, values)),
+            Some(_) | None => Err(format!("{part:?}: expected 'in' or 'notin'")),
+        };
+    }
+    key(part).map(Label::Exists)
+}
+
+fn parse_fields(kind: &Kind, text: &str) -> Result<Vec<Field>, String> {
+    let mut fields = Vec::new();
+    for part in text.split(',').filter(|part| !part.is_empty()) {
+        let (label, value, equal) = if let Some((label, value)) = part.split_once("!=") {
+            (label, value, false)
+        } else if let Some((label, value)) = part.split_once("==").or_else(|| part.split_once('=')) {
+            (label, value, true)
+        } else {
+            return Err(format!("invalid field selector {part:?}: can't understand it"));
+        };
+        let pointer = pointer(kind, label).ok_or_else(|| format!("field label not supported: {label}"))?;
+        fields.push(Field { label: label.to_owned(), pointer, value: value.to_owned(), equal });
+    }
+    Ok(fields)
+}
+
+/// Where a selectable field stands in stored form.
+fn pointer(kind: &Kind, label: &str) -> Option<String> {
+    match label {
+        "metadata.name" => Some("/metadata/name".to_owned()),
+        "metadata.namespace" if kind.namespaced => Some("/metadata/namespace".to_owned()),
+        _ => kind.selectable.iter().find(|(known, _)| *known == label).map(|(_, pointer)| (*pointer).to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use config_kube::k8s_openapi::api::core::v1::Pod;
+    use serde_json::json;
+
+    fn selects(labels: &str, fields: &str) -> bool {
+        let mut kind = Kind::of::<Pod>(true);
+        kind.selectable = &[("spec.nodeName", "/spec/nodeName")];
+        let object = json!({"metadata": {"name": "p", "labels": {"a": "1", "b/c": "x"}}, "spec": {"nodeName": "n"}});
+        Selector::parse(&kind, labels, fields).unwrap().matches(&object)
+    }
+
+    #[test]
+    fn selectors_select_as_upstream_does() {
+        for yes in ["", "a", "a=1", "a==1", "a!=2", "b/c in (x, y)", "a notin (2,3)", "!z", "z!=1", "a>0", "a<2,a"] {
+            assert!(selects(yes, ""), "{yes}");
+        }
+        for no in ["z", "a=2", "a!=1", "b/c in (y)", "a notin (1)", "!a", "a>1", "a=1,z"] {
+            assert!(!selects(no, ""), "{no}");
+        }
+        assert!(selects("", "spec.nodeName=n,metadata.name!=q"));
+        assert!(!selects("", "spec.nodeName!=n"));
+    }
+
+    #[test]
+    fn what_is_no_selector_is_refused() {
+        let kind = Kind::of::<Pod>(true);
+        for bad in ["a=b c", "a in x", "a in (x", "=", "a notin", "a>x", "-"] {
+            assert!(Selector::parse(&kind, bad, "").is_err(), "{bad}");
+        }
+        let error = Selector::parse(&kind, "", "spec.foo=1").unwrap_err();
+        assert!(error.message.contains("field label not supported: spec.foo"), "{}", error.message);
+    }
+}

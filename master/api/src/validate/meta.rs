@@ -1,0 +1,119 @@
+//! Validation of metadata, the same for every kind (apimachinery `api/validation`).
+
+use super::{At, Faults, Fields, get, items, names, object, text};
+use serde_json::Value;
+
+/// Bytes of all annotations together.
+const ANNOTATIONS: usize = 256 << 10;
+
+/// How a kind's names must look.
+pub(crate) type NameRule = fn(&str) -> Result<(), String>;
+
+/// Checks a new object's metadata.
+pub(crate) fn validate(meta: &Fields, namespaced: bool, rule: NameRule, faults: &mut Faults) {
+    let at = At::root("metadata");
+    let name = text(meta, "name");
+    if name.is_empty() {
+        faults.required(&at.field("name"), "name or generateName is required");
+    } else if let Err(fault) = rule(name) {
+        faults.invalid(&at.field("name"), get(meta, "name"), fault);
+    }
+    let generate = text(meta, "generateName");
+    if !generate.is_empty()
+        && let Err(fault) = rule(generate.trim_end_matches(['-', '.']))
+    {
+        faults.invalid(&at.field("generateName"), get(meta, "generateName"), fault);
+    }
+    let namespace = text(meta, "namespace");
+    if namespaced {
+        if namespace.is_empty() {
+            faults.required(&at.field("namespace"), "");
+        } else if let Err(fault) = names::label(namespace) {
+            faults.invalid(&at.field("namespace"), get(meta, "namespace"), fault);
+        }
+    } else if !namespace.is_empty() {
+        faults.forbidden(&at.field("namespace"), "not allowed on this type");
+    }
+    labels(meta, &at, faults);
+    annotations(meta, &at, faults);
+    owners(meta, &at, faults);
+    finalizers(meta, &at, faults);
+}
+
+fn labels(meta: &Fields, at: &At<'_>, faults: &mut Faults) {
+    let at = at.field("labels");
+    for (key, value) in object(meta, "labels").into_iter().flatten() {
+        if let Err(fault) = names::qualified(key) {
+            faults.invalid(&at, &Value::String(key.clone()), fault);
+        }
+        if let Err(fault) = names::label_value(value.as_str().unwrap_or_default()) {
+            faults.invalid(&at, value, fault);
+        }
+    }
+}
+
+fn annotations(meta: &Fields, at: &At<'_>, faults: &mut Faults) {
+    let at = at.field("annotations");
+    let mut size = 0;
+    for (key, value) in object(meta, "annotations").into_iter().flatten() {
+        if let Err(fault) = names::qualified(&key.to_lowercase()) {
+            faults.invalid(&at, &Value::String(key.clone()), fault);
+        }
+        size += key.len() + value.as_str().map_or(0, str::len);
+    }
+    if size > ANNOTATIONS {
+        faults.too_long(&at, ANNOTATIONS);
+    }
+}
+
+fn owners(meta: &Fields, at: &At<'_>, faults: &mut Faults) {
+    let at = at.field("ownerReferences");
+    let mut controllers = 0;
+    for (number, owner) in items(meta, "ownerReferences").iter().enumerate() {
+        let at = at.index(number);
+        let Some(owner) = owner.as_object() else { continue };
+        for key in ["apiVersion", "kind", "name", "uid"] {
+            if text(owner, key).is_empty() {
+                faults.invalid(&at.field(key), get(owner, key), "must not be empty");
+            }
+        }
+        controllers += usize::from(get(owner, "controller") == &Value::Bool(true));
+    }
+    if controllers > 1 {
+        let all = get(meta, "ownerReferences");
+        faults.invalid(&at, all, "Only one reference can have Controller set to true");
+    }
+}
+
+fn finalizers(meta: &Fields, at: &At<'_>, faults: &mut Faults) {
+    let at = at.field("finalizers");
+    for (number, finalizer) in items(meta, "finalizers").iter().enumerate() {
+        let name = finalizer.as_str().unwrap_or_default();
+        if let Err(fault) = names::qualified(name) {
+            faults.invalid(&at.index(number), finalizer, fault);
+        } else if !name.contains('/') && !matches!(name, "orphan" | "foregroundDeletion" | "kubernetes") {
+            faults.invalid(
+                &at.index(number),
+                finalizer,
+                "name is neither a standard finalizer name nor is it fully qualified",
+            );
+        }
+    }
+}
+
+/// Checks what may not change in metadata.
+pub(crate) fn validate_update(new: &Fields, old: &Fields, faults: &mut Faults) {
+    let at = At::root("metadata");
+    for key in ["name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"] {
+        faults.immutable(&at.field(key), get(new, key), get(old, key));
+    }
+    if old.contains_key("deletionTimestamp") {
+        let known = items(old, "finalizers");
+        for finalizer in items(new, "finalizers") {
+            if !known.contains(finalizer) {
+                let text = "no new finalizers can be added if the object is being deleted, found new finalizers";
+                faults.forbidden(&at.field("finalizers"), format!("{text} {finalizer}"));
+            }
+        }
+    }
+}

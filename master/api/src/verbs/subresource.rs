@@ -1,0 +1,100 @@
+//! Subresources of pods with a body of their own: binding and eviction.
+
+use super::{Call, delete, json_bytes};
+use crate::error::{ApiError, Reason};
+use crate::object::{self, metadata, metadata_mut};
+use crate::server::Body;
+use crate::validate::{Fields, items, object_mut, text};
+use http::{Response, StatusCode};
+use serde_json::{Value, json};
+
+/// Tries against other writers.
+const TRIES: usize = 16;
+
+fn success() -> Response<Body> {
+    let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
+    json_bytes(StatusCode::CREATED, status.to_string().into_bytes())
+}
+
+/// Puts a pod on a node, once.
+pub(super) async fn bind(call: &Call, content: Body) -> Result<Response<Body>, ApiError> {
+    let binding = call.document(content).await?.value;
+    let word = |pointer: &str| binding.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    let node = word("/target/name").to_owned();
+    let invalid = |field: &str, text: &str| {
+        let message = format!("Binding {:?} is invalid: {field}: {text}", call.target.name);
+        Err(ApiError::new(Reason::Invalid, message).about("", "Binding", &call.target.name))
+    };
+    if node.is_empty() {
+        return invalid("target.name", "Required value");
+    }
+    if !matches!(word("/target/kind"), "" | "Node") {
+        return invalid("target.kind", "Unsupported value: supported values: \"Node\", \"<empty>\"");
+    }
+    let uid = word("/metadata/uid").to_owned();
+    for _ in 0..TRIES {
+        let entry = call.entry().await?;
+        let old = object::decode(&call.kind, &entry)?;
+        if !uid.is_empty() && uid != object::meta_text(&old, "uid") {
+            return Err(call.conflict("Precondition failed: the pod is not the one that was to be bound (UID)"));
+        }
+        let bound = bound(call, &old, &binding, &node)?;
+        if call.dry_run()? {
+            return Ok(success());
+        }
+        let bytes = object::encode(&call.kind, bound)?;
+        let op = master_store::Op::update(&entry.key, entry.modified, bytes);
+        match call.api.inner.store.commit(vec![op]).await {
+            Ok(_) => return Ok(success()),
+            Err(master_store::StoreError::Conflict { .. }) => {}
+            Err(error) => return Err(super::store_error(error)),
+        }
+    }
+    Err(call.conflict("the pod changes faster than it can be bound, try again"))
+}
+
+/// The pod on its node.
+fn bound(call: &Call, old: &Fields, binding: &Value, node: &str) -> Result<Fields, ApiError> {
+    let mut pod = old.clone();
+    if !text(metadata(old), "deletionTimestamp").is_empty() {
+        return Err(call.conflict(&format!("pod {} is being deleted, cannot be assigned to a host", call.target.name)));
+    }
+    let spec = object_mut(&mut pod, "spec").map_or(&mut Fields::new(), |spec| spec).clone();
+    let own = text(&spec, "nodeName");
+    if !own.is_empty() {
+        return Err(call.conflict(&format!("pod {} is already assigned to node {own:?}", call.target.name)));
+    }
+    if !items(&spec, "schedulingGates").is_empty() {
+        return Err(call.conflict(&format!("pod {} has non-empty .spec.schedulingGates", call.target.name)));
+    }
+    if let Some(spec) = object_mut(&mut pod, "spec") {
+        spec.insert("nodeName".to_owned(), node.into());
+    }
+    for kind in ["annotations", "labels"] {
+        let Some(Value::Object(more)) = binding.get("metadata").and_then(|metadata| metadata.get(kind)) else {
+            continue;
+        };
+        if let Some(own) = object_mut(metadata_mut(&mut pod), kind) {
+            own.extend(more.clone());
+        }
+    }
+    if let Some(status) = object_mut(&mut pod, "status") {
+        let scheduled = |condition: &Value| condition.get("type").is_some_and(|kind| kind == "PodScheduled");
+        let mut conditions: Vec<Value> =
+            items(status, "conditions").iter().filter(|c| !scheduled(c)).cloned().collect();
+        conditions.push(json!({
+            "type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": object::now(),
+        }));
+        status.insert("conditions".to_owned(), Value::Array(conditions));
+    }
+    Ok(pod)
+}
+
+/// Deletes a pod on behalf of somebody who drains its node. There are no disruption budgets yet.
+pub(super) async fn evict(call: &Call, content: Body) -> Result<Response<Body>, ApiError> {
+    let eviction = call.document(content).await?.value;
+    let options = eviction.get("deleteOptions").cloned().unwrap_or(Value::Null);
+    let body = crate::server::body(if options.is_null() { Vec::new() } else { options.to_string().into_bytes() });
+    delete::delete(call, body).await?;
+    Ok(success())
+}

@@ -1,0 +1,245 @@
+//! Update and patch, of objects and of those subresources that have the object's form.
+
+use super::create::warned;
+use super::{Call, store_error};
+use crate::admit;
+use crate::error::{ApiError, Reason};
+use crate::object::{self, meta_text, metadata, metadata_mut};
+use crate::patch::Patch;
+use crate::registry::Subresource;
+use crate::server::Body;
+use crate::validate::{Faults, Fields, get, items, meta, object as inner, text};
+use http::{Response, StatusCode};
+use master_store::{Entry, Op, StoreError};
+use serde_json::Value;
+
+/// Tries of a write that demands no resource version, against other writers.
+const TRIES: usize = 16;
+
+const MODIFIED: &str = "the object has been modified; please apply your changes to the latest version and try again";
+
+/// Replaces an object or a subresource.
+pub(super) async fn update(
+    call: &Call,
+    subresource: Option<Subresource>,
+    content: Body,
+) -> Result<Response<Body>, ApiError> {
+    let (fields, warnings) = call.object(content).await?;
+    let name = meta_text(&fields, "name");
+    if name != call.target.name {
+        let text = format!("the name of the object ({name}) does not match the name on the URL ({})", call.target.name);
+        return Err(ApiError::new(Reason::BadRequest, text));
+    }
+    let namespace = meta_text(&fields, "namespace");
+    if call.kind.namespaced && !namespace.is_empty() && namespace != call.target.namespace {
+        let text = format!(
+            "the namespace of the object ({namespace}) does not match the namespace on the URL ({})",
+            call.target.namespace
+        );
+        return Err(ApiError::new(Reason::BadRequest, text));
+    }
+    let demanded = meta_text(&fields, "resourceVersion").to_owned();
+    let uid = meta_text(&fields, "uid").to_owned();
+    for _ in 0..TRIES {
+        let entry = call.entry().await?;
+        let old = object::decode(&call.kind, &entry)?;
+        check_preconditions(call, &entry, &old, &demanded, &uid)?;
+        match write(call, subresource, &entry, old, fields.clone()).await? {
+            Some(response) => return Ok(warned(response, &warnings)),
+            None if demanded.is_empty() => {}
+            None => return Err(call.conflict(MODIFIED)),
+        }
+    }
+    Err(call.conflict(MODIFIED))
+}
+
+/// Patches an object or a subresource.
+pub(super) async fn patch(
+    call: &Call,
+    subresource: Option<Subresource>,
+    content: Body,
+) -> Result<Response<Body>, ApiError> {
+    let bytes = call.bytes(content).await?;
+    let (patch, duplicates) = Patch::parse(call.content_type(), &bytes)?;
+    let place = call.api.inner.registry.schemas().place(&call.kind.schema);
+    let demanded = patch.resource_version().unwrap_or_default().to_owned();
+    for _ in 0..TRIES {
+        let entry = call.entry().await?;
+        let old = object::decode(&call.kind, &entry)?;
+        check_preconditions(call, &entry, &old, &demanded, "")?;
+        let mut fields = patch.apply(old.clone(), place)?;
+        let warnings = call.check(&mut fields, &duplicates)?;
+        let (name, uid) = (meta_text(&fields, "name"), meta_text(&fields, "uid"));
+        if name != call.target.name {
+            let text =
+                format!("the name of the object ({name}) does not match the name on the URL ({})", call.target.name);
+            return Err(ApiError::new(Reason::BadRequest, text));
+        }
+        check_preconditions(call, &entry, &old, "", uid)?;
+        match write(call, subresource, &entry, old, fields).await? {
+            Some(response) => return Ok(warned(response, &warnings)),
+            None if demanded.is_empty() => {}
+            None => return Err(call.conflict(MODIFIED)),
+        }
+    }
+    Err(call.conflict(MODIFIED))
+}
+
+/// The resource version and UID that a write demands, if it does.
+fn check_preconditions(call: &Call, entry: &Entry, old: &Fields, version: &str, uid: &str) -> Result<(), ApiError> {
+    if !version.is_empty() && version != "0" && version != entry.modified.to_string() {
+        return Err(call.conflict(MODIFIED));
+    }
+    let own = meta_text(old, "uid");
+    if !uid.is_empty() && uid != own {
+        return Err(
+            call.conflict(&format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {own}"))
+        );
+    }
+    Ok(())
+}
+
+/// Writes a new version of an object; none where another writer was first.
+pub(super) async fn write(
+    call: &Call,
+    subresource: Option<Subresource>,
+    entry: &Entry,
+    old: Fields,
+    new: Fields,
+) -> Result<Option<Response<Body>>, ApiError> {
+    let mut new = compose(call, subresource, &old, new);
+    admit::update(call, &new, &old, subresource)?;
+    validate(call, subresource, &new, &old)?;
+    if call.kind.strategy.generation && spec_changed(&new, &old) {
+        let generation = get(metadata(&old), "generation").as_i64().unwrap_or_default();
+        metadata_mut(&mut new).insert("generation".to_owned(), (generation + 1).into());
+    }
+    if call.dry_run()? {
+        return call.fields_answer(StatusCode::OK, new).map(Some);
+    }
+    let ends = may_end(call, &new);
+    let bytes = object::encode(&call.kind, new)?;
+    if bytes == entry.value && !ends {
+        return call.object_answer(StatusCode::OK, entry).map(Some);
+    }
+    let op = if ends {
+        Op::delete(&entry.key, entry.modified)
+    } else {
+        Op::update(&entry.key, entry.modified, bytes.clone())
+    };
+    match call.api.inner.store.commit(vec![op]).await {
+        Ok(done) => {
+            let entry = Entry { key: entry.key.clone(), value: bytes, created: entry.created, modified: done.revision };
+            call.object_answer(StatusCode::OK, &entry).map(Some)
+        }
+        Err(StoreError::Conflict { .. }) => Ok(None),
+        Err(error) => Err(store_error(error)),
+    }
+}
+
+/// The object as it would be stored: what the subresource may change from the new one, the rest from the old.
+fn compose(call: &Call, subresource: Option<Subresource>, old: &Fields, mut new: Fields) -> Fields {
+    let strategy = &call.kind.strategy;
+    let mut result = match subresource {
+        None => {
+            (strategy.defaults)(&mut new);
+            if call.kind.has_status() {
+                take(&mut new, old, "status");
+            }
+            (strategy.update)(&mut new, old);
+            new
+        }
+        Some(Subresource::Finalize) => {
+            let mut result = old.clone();
+            take(&mut result, &new, "spec");
+            result
+        }
+        Some(subresource) => {
+            let mut result = old.clone();
+            take(&mut result, &new, "status");
+            if subresource == Subresource::Status && call.kind.kind == "CertificateSigningRequest" {
+                // Conditions of approval change by the subresource of that name only.
+                keep_approval(&mut result, old);
+            }
+            if strategy.status_carries_metadata {
+                let (labels, annotations) =
+                    (get(metadata(&new), "labels").clone(), get(metadata(&new), "annotations").clone());
+                for (key, value) in [("labels", labels), ("annotations", annotations)] {
+                    if value.is_null() {
+                        metadata_mut(&mut result).remove(key);
+                    } else {
+                        metadata_mut(&mut result).insert(key.to_owned(), value);
+                    }
+                }
+            }
+            result
+        }
+    };
+    let before = metadata(old).clone();
+    let metadata = metadata_mut(&mut result);
+    let kept =
+        ["uid", "namespace", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"];
+    for key in kept {
+        take(metadata, &before, key);
+    }
+    metadata.remove("managedFields");
+    metadata.remove("selfLink");
+    result
+}
+
+/// Makes a field what it is in `from`.
+fn take(into: &mut Fields, from: &Fields, key: &str) {
+    match from.get(key) {
+        Some(value) => drop(into.insert(key.to_owned(), value.clone())),
+        None => drop(into.remove(key)),
+    }
+}
+
+/// The `Approved` and `Denied` conditions as they were.
+fn keep_approval(new: &mut Fields, old: &Fields) {
+    let decided = |condition: &Value| {
+        condition.get("type").and_then(Value::as_str).is_some_and(|kind| matches!(kind, "Approved" | "Denied"))
+    };
+    let of =
+        |fields: &Fields| inner(fields, "status").map_or(Vec::new(), |status| items(status, "conditions").to_vec());
+    let mut conditions: Vec<Value> = of(old).into_iter().filter(|condition| decided(condition)).collect();
+    conditions.extend(of(new).into_iter().filter(|condition| !decided(condition)));
+    if let Some(status) = crate::validate::object_mut(new, "status") {
+        status.insert("conditions".to_owned(), Value::Array(conditions));
+    }
+}
+
+fn validate(call: &Call, subresource: Option<Subresource>, new: &Fields, old: &Fields) -> Result<(), ApiError> {
+    let mut faults = Faults::default();
+    let strategy = &call.kind.strategy;
+    meta::validate(metadata(new), call.kind.namespaced, strategy.names, &mut faults);
+    meta::validate_update(metadata(new), metadata(old), &mut faults);
+    if subresource.is_none() {
+        (strategy.validate)(new, &mut faults);
+    }
+    (strategy.validate_update)(new, old, &mut faults);
+    faults.into_error(&call.kind.group, &call.kind.kind, &call.target.name)
+}
+
+/// Whether anything but metadata and status changed.
+fn spec_changed(new: &Fields, old: &Fields) -> bool {
+    let others = |fields: &Fields| -> Vec<(String, Value)> {
+        let kept =
+            fields.iter().filter(|(key, _)| !matches!(key.as_str(), "metadata" | "status" | "kind" | "apiVersion"));
+        kept.map(|(key, value)| (key.clone(), value.clone())).collect()
+    };
+    others(new) != others(old)
+}
+
+/// Whether an object that is being deleted has nothing left that holds it.
+fn may_end(call: &Call, new: &Fields) -> bool {
+    let metadata = metadata(new);
+    if text(metadata, "deletionTimestamp").is_empty() || !items(metadata, "finalizers").is_empty() {
+        return false;
+    }
+    if call.kind.strategy.graceful && get(metadata, "deletionGracePeriodSeconds").as_i64() != Some(0) {
+        return false;
+    }
+    let held = inner(new, "spec").is_some_and(|spec| !items(spec, "finalizers").is_empty());
+    !(call.kind.kind == "Namespace" && held)
+}

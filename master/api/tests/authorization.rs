@@ -1,0 +1,213 @@
+//! Who may do what, each refusal with the permission beside it.
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
+mod common;
+
+use common::Local;
+use config_kube::identity;
+use http::{Method, StatusCode};
+use master_api::UserInfo;
+use serde_json::{Value, json};
+
+const PODS: &str = "/api/v1/namespaces/default/pods";
+
+fn node(name: &str) -> UserInfo {
+    UserInfo::authenticated(&identity::node_user(name), [identity::NODES_GROUP])
+}
+
+/// Two nodes, a pod on each, and what the pods refer to.
+async fn cluster() -> Local {
+    let server = Local::new().await;
+    for name in ["n1", "n2"] {
+        let object = json!({"metadata": {"name": name, "labels": {"pratique.dev/role": "worker"}}});
+        assert_eq!(server.admin_ask(Method::POST, "/api/v1/nodes", &object).await.0, StatusCode::CREATED);
+        let pod = json!({"metadata": {"name": format!("on-{name}")}, "spec": {
+            "nodeName": name,
+            "containers": [{"name": "c", "image": "x:1", "envFrom": [{"configMapRef": {"name": format!("map-{name}")}}]}],
+            "volumes": [{"name": "v", "secret": {"secretName": format!("secret-{name}")}}],
+        }});
+        assert_eq!(server.admin_ask(Method::POST, PODS, &pod).await.0, StatusCode::CREATED);
+        let secret = json!({"metadata": {"name": format!("secret-{name}")}});
+        server.admin_ask(Method::POST, "/api/v1/namespaces/default/secrets", &secret).await;
+        let map = json!({"metadata": {"name": format!("map-{name}")}});
+        server.admin_ask(Method::POST, "/api/v1/namespaces/default/configmaps", &map).await;
+    }
+    server
+}
+
+/// Asks and expects an answer's code.
+async fn expect(server: &Local, user: &UserInfo, method: Method, path: &str, body: Value, code: u16) {
+    let (status, answer) = server.ask(user, method.clone(), path, &body).await;
+    assert_eq!(status.as_u16(), code, "{} {method} {path} {body}: {answer}", user.name);
+    if code == 403 {
+        assert_eq!(answer["reason"], "Forbidden");
+    }
+}
+
+#[tokio::test]
+async fn a_stranger_sees_health_and_version_and_nothing_else() {
+    let server = cluster().await;
+    let nobody = UserInfo::anonymous();
+    let known = UserInfo::authenticated("somebody", Vec::<String>::new());
+    for path in ["/livez", "/readyz", "/readyz?verbose", "/healthz", "/version"] {
+        expect(&server, &nobody, Method::GET, path, Value::Null, 200).await;
+    }
+    for path in ["/api", "/apis", "/apis/pratique.dev/v1alpha1", "/openapi/v3", "/metrics", "/", "/anything"] {
+        expect(&server, &nobody, Method::GET, path, Value::Null, 403).await;
+    }
+    for path in ["/api", "/apis", "/openapi/v3"] {
+        expect(&server, &known, Method::GET, path, Value::Null, 200).await;
+    }
+    for user in [&nobody, &known] {
+        for path in ["/api/v1/nodes", PODS, "/api/v1/secrets", "/apis/pratique.dev/v1alpha1/machines", "/api/v1/none"] {
+            expect(&server, user, Method::GET, path, Value::Null, 403).await;
+        }
+        expect(&server, user, Method::POST, "/api/v1/namespaces", json!({"metadata": {"name": "x"}}), 403).await;
+    }
+    let (_, error) = server.ask(&nobody, Method::GET, "/api/v1/namespaces/default/pods/p", &Value::Null).await;
+    assert_eq!(
+        error["message"],
+        "pods \"p\" is forbidden: User \"system:anonymous\" cannot get resource \"pods\" in API group \"\" in the namespace \"default\""
+    );
+}
+
+#[tokio::test]
+async fn the_admin_may_everything() {
+    let server = cluster().await;
+    let admin = UserInfo::admin("admin");
+    for path in ["/api/v1/nodes", "/api/v1/secrets", "/metrics", "/apis/pratique.dev/v1alpha1/machines"] {
+        expect(&server, &admin, Method::GET, path, Value::Null, 200).await;
+    }
+}
+
+#[tokio::test]
+async fn a_node_reads_itself_and_what_is_bound_to_it() {
+    let server = cluster().await;
+    let own = node("n1");
+    for (path, code) in [
+        ("/api/v1/nodes/n1", 200),
+        ("/api/v1/nodes/n2", 403),
+        ("/api/v1/nodes", 403),
+        ("/api/v1/nodes?fieldSelector=metadata.name%3Dn1", 200),
+        ("/api/v1/nodes?fieldSelector=metadata.name%3Dn2", 403),
+        ("/api/v1/pods", 403),
+        ("/api/v1/pods?fieldSelector=spec.nodeName%3Dn1", 200),
+        ("/api/v1/pods?fieldSelector=spec.nodeName%3Dn2", 403),
+        ("/api/v1/pods?fieldSelector=spec.nodeName!%3Dn1", 403),
+        ("/api/v1/namespaces/default/pods/on-n1", 200),
+        ("/api/v1/namespaces/default/pods/on-n2", 403),
+        ("/api/v1/namespaces/default/pods/on-n1/log", 403),
+        ("/api/v1/namespaces/default/secrets/secret-n1", 200),
+        ("/api/v1/namespaces/default/secrets/secret-n2", 403),
+        ("/api/v1/namespaces/default/secrets", 403),
+        ("/api/v1/namespaces/default/secrets?fieldSelector=metadata.name%3Dsecret-n1", 200),
+        ("/api/v1/namespaces/kube-system/secrets/secret-n1", 403),
+        ("/api/v1/namespaces/default/configmaps/map-n1", 200),
+        ("/api/v1/namespaces/default/configmaps/map-n2", 403),
+        ("/apis/pratique.dev/v1alpha1/machines", 403),
+        ("/api/v1/namespaces/default/serviceaccounts", 403),
+    ] {
+        expect(&server, &own, Method::GET, path, Value::Null, code).await;
+    }
+    let merely_called_so = UserInfo::authenticated("system:node:n1", Vec::<String>::new());
+    expect(&server, &merely_called_so, Method::GET, "/api/v1/nodes/n1", Value::Null, 403).await;
+}
+
+#[tokio::test]
+async fn a_node_writes_its_own_status_and_never_its_labels_taints_or_spec() {
+    let server = cluster().await;
+    let own = node("n1");
+    for (path, body, code) in [
+        ("/api/v1/nodes/n1/status", json!({"status": {"phase": "Running"}}), 200),
+        ("/api/v1/nodes/n2/status", json!({"status": {"phase": "Running"}}), 403),
+        ("/api/v1/nodes/n1", json!({"metadata": {"annotations": {"a": "b"}}}), 200),
+        ("/api/v1/nodes/n1", json!({"metadata": {"labels": {"kubernetes.io/hostname": "n1"}}}), 200),
+        ("/api/v1/nodes/n1", json!({"metadata": {"labels": {"node-role.kubernetes.io/control-plane": ""}}}), 403),
+        ("/api/v1/nodes/n1", json!({"metadata": {"labels": {"pratique.dev/role": "master"}}}), 403),
+        ("/api/v1/nodes/n1", json!({"metadata": {"labels": {"pratique.dev/role": null}}}), 403),
+        ("/api/v1/nodes/n1/status", json!({"metadata": {"labels": {"pratique.dev/role": "master"}}}), 403),
+        ("/api/v1/nodes/n1", json!({"metadata": {"labels": {"evilkubelet.kubernetes.io/a": "b"}}}), 403),
+        ("/api/v1/nodes/n1", json!({"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}}), 403),
+        ("/api/v1/nodes/n1", json!({"spec": {"unschedulable": true}}), 403),
+        ("/api/v1/nodes/n1", json!({"metadata": {"finalizers": ["a.b/c"]}}), 403),
+        ("/api/v1/nodes/n2", json!({"metadata": {"annotations": {"a": "b"}}}), 403),
+    ] {
+        expect(&server, &own, Method::PATCH, path, body, code).await;
+    }
+    expect(&server, &own, Method::POST, "/api/v1/nodes", json!({"metadata": {"name": "n3"}}), 403).await;
+    expect(&server, &own, Method::DELETE, "/api/v1/nodes/n1", Value::Null, 403).await;
+}
+
+#[tokio::test]
+async fn a_node_keeps_its_pods_and_its_lease_and_no_others() {
+    let server = cluster().await;
+    let own = node("n1");
+    let running = json!({"status": {"phase": "Running"}});
+    expect(&server, &own, Method::PATCH, &format!("{PODS}/on-n1/status"), running.clone(), 200).await;
+    expect(&server, &own, Method::PATCH, &format!("{PODS}/on-n2/status"), running, 403).await;
+    let labels = json!({"metadata": {"labels": {"a": "b"}}});
+    expect(&server, &own, Method::PATCH, &format!("{PODS}/on-n1/status"), labels.clone(), 403).await;
+    expect(&server, &own, Method::PATCH, &format!("{PODS}/on-n1"), labels, 403).await;
+    expect(&server, &own, Method::POST, PODS, json!({"metadata": {"name": "x"}}), 403).await;
+    let binding = json!({"target": {"name": "n1"}});
+    expect(&server, &own, Method::POST, &format!("{PODS}/on-n2/binding"), binding, 403).await;
+    expect(&server, &own, Method::DELETE, &format!("{PODS}/on-n2"), json!({"gracePeriodSeconds": 0}), 403).await;
+    expect(&server, &own, Method::DELETE, &format!("{PODS}/on-n1"), json!({"gracePeriodSeconds": 0}), 200).await;
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
+    expect(&server, &own, Method::POST, leases, json!({"metadata": {"name": "n1"}}), 201).await;
+    expect(&server, &own, Method::POST, leases, json!({"metadata": {"name": "n2"}}), 403).await;
+    expect(&server, &own, Method::GET, &format!("{leases}/n1"), Value::Null, 200).await;
+    expect(&server, &own, Method::GET, &format!("{leases}/n2"), Value::Null, 403).await;
+    expect(&server, &own, Method::DELETE, leases, Value::Null, 403).await;
+    let elsewhere = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
+    expect(&server, &own, Method::POST, elsewhere, json!({"metadata": {"name": "n1"}}), 403).await;
+}
+
+#[tokio::test]
+async fn a_node_records_events_and_requests_node_certificates() {
+    let server = cluster().await;
+    let own = node("n1");
+    let events = "/api/v1/namespaces/default/events";
+    let about = json!({"kind": "Pod", "name": "on-n1", "namespace": "default"});
+    expect(&server, &own, Method::POST, events, json!({"metadata": {"name": "e"}, "involvedObject": about}), 201).await;
+    expect(&server, &own, Method::GET, events, Value::Null, 403).await;
+    expect(&server, &own, Method::DELETE, &format!("{events}/e"), Value::Null, 403).await;
+    let requests = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
+    let request = |name: &str, signer: &str| {
+        json!({"metadata": {"name": name}, "spec": {
+            "request": "eA==", "usages": ["client auth"], "signerName": signer, "username": "system:admin",
+        }})
+    };
+    expect(&server, &own, Method::POST, requests, request("a", identity::NODE_CLIENT_SIGNER), 201).await;
+    expect(&server, &own, Method::POST, requests, request("b", "kubernetes.io/kube-apiserver-client"), 403).await;
+    let (_, made) = server.admin_ask(Method::GET, &format!("{requests}/a"), &Value::Null).await;
+    assert_eq!(made["spec"]["username"], "system:node:n1", "who asks is said by the server");
+    let approval = json!({"status": {"conditions": [{"type": "Approved", "status": "True", "reason": "x"}]}});
+    expect(&server, &own, Method::PATCH, &format!("{requests}/a/approval"), approval.clone(), 403).await;
+    expect(&server, &UserInfo::admin("a"), Method::PATCH, &format!("{requests}/a/status"), approval.clone(), 200).await;
+    let (_, same) = server.admin_ask(Method::GET, &format!("{requests}/a"), &Value::Null).await;
+    assert_eq!(same["status"]["conditions"], json!([]), "approval goes by its own path");
+    expect(&server, &UserInfo::admin("a"), Method::PATCH, &format!("{requests}/a/approval"), approval, 200).await;
+    let (_, done) = server.admin_ask(Method::GET, &format!("{requests}/a"), &Value::Null).await;
+    assert_eq!(done["status"]["conditions"][0]["type"], "Approved");
+}
+
+#[tokio::test]
+async fn the_masters_parts_have_their_roles_and_no_more() {
+    let server = cluster().await;
+    let part = |name: &str| UserInfo::authenticated(name, Vec::<String>::new());
+    let scheduler = part(identity::SCHEDULER_USER);
+    expect(&server, &scheduler, Method::GET, "/api/v1/pods", Value::Null, 200).await;
+    expect(&server, &scheduler, Method::GET, "/api/v1/secrets", Value::Null, 403).await;
+    expect(&server, &scheduler, Method::DELETE, &format!("{PODS}/on-n1"), Value::Null, 403).await;
+    let controllers = part(identity::CONTROLLER_MANAGER_USER);
+    let taint = json!({"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}});
+    expect(&server, &controllers, Method::PATCH, "/api/v1/nodes/n1", taint, 200).await;
+    let machines = "/apis/pratique.dev/v1alpha1/machines";
+    let machine = json!({"metadata": {"name": "m"}, "spec": {"role": "worker"}});
+    expect(&server, &controllers, Method::POST, machines, machine.clone(), 403).await;
+    let attestation = part(identity::ATTESTATION_USER);
+    expect(&server, &attestation, Method::POST, machines, machine, 201).await;
+    expect(&server, &attestation, Method::POST, "/api/v1/nodes", json!({"metadata": {"name": "n9"}}), 201).await;
+    expect(&server, &attestation, Method::GET, "/api/v1/secrets", Value::Null, 403).await;
+}

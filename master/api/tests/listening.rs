@@ -1,0 +1,235 @@
+//! The listener over real TLS: who the caller is, limits, slow clients, logs, the orderly end.
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
+mod common;
+
+use bytes::Bytes;
+use common::{Kubelet, Server};
+use http::{Method, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::TokioIo;
+use master_api::{BoxFuture, NodeTarget, Options, ServeOptions};
+use serde_json::json;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+async fn server() -> Server {
+    Server::start(Options::default(), ServeOptions::default()).await
+}
+
+#[tokio::test]
+async fn the_certificate_says_who_the_caller_is() {
+    let server = server().await;
+    let mut admin = server.connect(Some(&server.admin_identity())).await;
+    assert_eq!(admin.ask(Method::GET, "/api/v1/nodes", "").await.0, StatusCode::OK);
+    let node = server.authority.issue("system:node:n1", &["system:nodes"], &[]);
+    let mut node = server.connect(Some(&node)).await;
+    let (status, error) = node.ask(Method::GET, "/api/v1/nodes", "").await;
+    assert_eq!(status, StatusCode::FORBIDDEN);
+    assert!(error["message"].as_str().unwrap().contains("User \"system:node:n1\""));
+    let mut nobody = server.connect(None).await;
+    assert_eq!(nobody.ask(Method::GET, "/api/v1/nodes", "").await.0, StatusCode::FORBIDDEN);
+    assert_eq!(nobody.ask(Method::GET, "/livez", "").await.0, StatusCode::OK);
+    let nameless = server.authority.issue("", &["system:masters"], &[]);
+    let mut nameless = server.connect(Some(&nameless)).await;
+    assert_eq!(nameless.ask(Method::GET, "/api/v1/nodes", "").await.0, StatusCode::UNAUTHORIZED);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_certificate_of_another_authority_gets_no_connection() {
+    let server = server().await;
+    let stranger = common::Authority::new().issue("admin", &["system:masters"], &[]);
+    let stream = server.stream(server.client_tls(Some(&stranger), b"http/1.1")).await;
+    // With TLS 1.3 the client learns of it at its first read.
+    let refused = match stream {
+        Err(_) => true,
+        Ok(mut stream) => {
+            let request = stream.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n").await;
+            request.is_err() || stream.read_u8().await.is_err()
+        }
+    };
+    assert!(refused);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn old_tls_is_refused() {
+    let server = server().await;
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(server.authority.root.clone()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let old = rustls::ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS12])
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    assert!(server.stream(old).await.is_err());
+    server.stop().await;
+}
+
+#[derive(Debug, Default)]
+struct Exporters(Mutex<Vec<Option<[u8; 32]>>>);
+
+impl master_api::Extensions for Exporters {
+    fn claims(&self, path: &str) -> bool {
+        path == "/attest/x"
+    }
+
+    fn handle(
+        &self,
+        _: http::Request<master_api::Body>,
+        peer: master_api::Peer,
+        _: master_api::UserInfo,
+    ) -> BoxFuture<'static, http::Response<master_api::Body>> {
+        self.0.lock().unwrap().push(peer.exporter);
+        Box::pin(async { http::Response::new(master_api::body("")) })
+    }
+}
+
+#[tokio::test]
+async fn both_ends_export_the_same_secret_and_each_connection_another() {
+    let server = server().await;
+    let exporters = Arc::new(Exporters::default());
+    server.local.api.set_extensions(exporters.clone());
+    let mut own = Vec::new();
+    for _ in 0..2 {
+        let stream = server.stream(server.client_tls(None, b"http/1.1")).await.unwrap();
+        let mine = stream.get_ref().1.export_keying_material([0; 32], b"EXPORTER-Channel-Binding", Some(&[])).unwrap();
+        own.push(Some(mine));
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(connection);
+        let request = http::Request::get("/attest/x").body(Full::new(Bytes::new())).unwrap();
+        sender.send_request(request).await.unwrap();
+    }
+    assert_eq!(*exporters.0.lock().unwrap(), own);
+    assert_ne!(own[0], own[1]);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn too_much_at_once_is_told_to_come_back() {
+    let options = Options { watches: 2, ..Options::default() };
+    let server = Server::start(options, ServeOptions::default()).await;
+    let mut admin = server.connect(Some(&server.admin_identity())).await;
+    let watch = "/api/v1/configmaps?watch=1";
+    let first = admin.open(Method::GET, watch, "").await;
+    let second = admin.open(Method::GET, watch, "").await;
+    let third = admin.open(Method::GET, watch, "").await;
+    assert_eq!(third.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(third.headers()["retry-after"], "1");
+    drop((first, second));
+    let again = async {
+        while admin.open(Method::GET, watch, "").await.status() != StatusCode::OK {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, again).await.expect("room comes back when watches end");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_server_with_its_hands_full_says_so_and_stays_healthy() {
+    let full = Server::start(Options { in_flight: 0, ..Options::default() }, ServeOptions::default()).await;
+    let mut admin = full.connect(Some(&full.admin_identity())).await;
+    let refused = admin.open(Method::GET, "/api/v1/nodes", "").await;
+    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(refused.headers()["retry-after"], "1");
+    assert_eq!(admin.ask(Method::GET, "/livez", "").await.0, StatusCode::OK);
+    full.stop().await;
+}
+
+#[tokio::test]
+async fn headers_without_end_and_silent_clients_are_dropped() {
+    let limits = ServeOptions {
+        handshake: Duration::from_millis(300),
+        header: Duration::from_millis(300),
+        ..ServeOptions::default()
+    };
+    let server = Server::start(Options::default(), limits).await;
+    let mut silent = tokio::net::TcpStream::connect(server.address).await.unwrap();
+    let ended = tokio::time::timeout(PATIENCE, silent.read(&mut [0; 1])).await.expect("no handshake, no connection");
+    assert!(matches!(ended, Ok(0) | Err(_)));
+    let mut slow = server.stream(server.client_tls(None, b"http/1.1")).await.unwrap();
+    slow.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\n").await.unwrap();
+    let mut answer = Vec::new();
+    let ended = tokio::time::timeout(PATIENCE, slow.read_to_end(&mut answer)).await;
+    assert!(ended.is_ok(), "a header that does not end is not waited for");
+    let mut large = server.stream(server.client_tls(None, b"http/1.1")).await.unwrap();
+    let header = format!("GET /livez HTTP/1.1\r\nhost: x\r\na: {}\r\n\r\n", "b".repeat(1 << 20));
+    let mut answer = Vec::new();
+    let (mut read, mut write) = tokio::io::split(&mut large);
+    let written = async {
+        // The server may close before all is written.
+        drop(write.write_all(header.as_bytes()).await);
+    };
+    let ((), read) = tokio::join!(written, tokio::time::timeout(PATIENCE, read.read_to_end(&mut answer)));
+    assert!(read.is_ok(), "the connection ends");
+    assert!(!answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
+    let mut admin = server.connect(Some(&server.admin_identity())).await;
+    assert_eq!(admin.ask(Method::GET, "/livez", "").await.0, StatusCode::OK, "the server lives on");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn shutdown_lets_requests_finish_and_ends_watches() {
+    let server = server().await;
+    let mut admin = server.connect(Some(&server.admin_identity())).await;
+    let watch = admin.open(Method::GET, "/api/v1/configmaps?watch=1", "").await;
+    let task = server.task;
+    server.shutdown.cancel();
+    let body = tokio::time::timeout(PATIENCE, watch.into_body().collect()).await.expect("the watch ends");
+    assert!(body.is_ok(), "in order, not cut");
+    tokio::time::timeout(PATIENCE, task).await.expect("serve returns").unwrap();
+}
+
+#[tokio::test]
+async fn logs_come_from_the_pods_node_with_what_was_asked() {
+    let server = server().await;
+    let kubelet = Kubelet::default();
+    server.local.api.set_node_dialer(Arc::new(kubelet.clone()));
+    let mut admin = server.connect(Some(&server.admin_identity())).await;
+    let node = json!({"metadata": {"name": "n1"}, "status": {
+        "addresses": [{"type": "Hostname", "address": "n1"}, {"type": "InternalIP", "address": "10.0.0.9"}],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": 10251}},
+    }});
+    admin.ask(Method::POST, "/api/v1/nodes", &node.to_string()).await;
+    let pods = "/api/v1/namespaces/default/pods";
+    let two = [json!({"name": "a", "image": "x:1"}), json!({"name": "b", "image": "x:1"})];
+    for (name, spec) in [
+        ("one", json!({"nodeName": "n1", "containers": two[..1]})),
+        ("two", json!({"nodeName": "n1", "containers": two})),
+        ("unbound", json!({"containers": two[..1]})),
+        ("lost", json!({"nodeName": "nowhere", "containers": two[..1]})),
+    ] {
+        let pod = json!({"metadata": {"name": name}, "spec": spec}).to_string();
+        assert_eq!(admin.ask(Method::POST, pods, &pod).await.0, StatusCode::CREATED);
+    }
+    let path = format!("{pods}/one/log?follow=true&tailLines=5&timestamps=true&pretty=1");
+    let log = admin.open(Method::GET, &path, "").await;
+    assert_eq!(
+        (log.status(), &log.headers()["content-type"]),
+        (StatusCode::OK, &http::HeaderValue::from_static("text/plain"))
+    );
+    assert_eq!(log.into_body().collect().await.unwrap().to_bytes(), "line 1\nline 2\n");
+    let asked = kubelet.asked.lock().unwrap().pop().unwrap();
+    assert_eq!(asked.0, NodeTarget { name: "n1".to_owned(), address: "10.0.0.9".to_owned(), port: 10251 });
+    assert_eq!(asked.1, "/containerLogs/default/one/a?follow=true&tailLines=5&timestamps=true");
+    for (path, code, text) in [
+        ("two/log", 400, "a container name must be specified for pod two, choose one of: [a b]"),
+        ("two/log?container=c", 400, "container c is not valid for pod two"),
+        ("unbound/log", 400, "does not have a host assigned"),
+        ("lost/log", 404, "nodes \"nowhere\" not found"),
+        ("one/log?tailLines=x", 422, "tailLines"),
+        ("one/log?limitBytes=0", 422, "limitBytes"),
+        ("one/log?sinceTime=%26container%3Db", 400, "sinceTime"),
+    ] {
+        let (status, error) = admin.ask(Method::GET, &format!("{pods}/{path}"), "").await;
+        assert_eq!(status.as_u16(), code, "{path}: {error}");
+        assert!(error["message"].as_str().unwrap().contains(text), "{path}: {error}");
+    }
+    server.stop().await;
+}

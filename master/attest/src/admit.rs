@@ -1,0 +1,94 @@
+//! What a verified proof leads to: the Machine's record, certificates, their requests as objects, and the Node.
+
+use crate::error::Error;
+use crate::exchange::seconds;
+use crate::inventory::Inventory;
+use crate::{node, record, request};
+use config_attest::verifier::Verified;
+use config_attest::wire::{Certificates, Evidence};
+use config_kube::Machine;
+use config_kube::identity::{NODE_CLIENT_SIGNER, NODE_SERVING_SIGNER};
+use config_kube::k8s_openapi::api::core::v1::Node;
+use config_kube::machine::CertificateRef;
+use master_api::{ApiError, Client, Patch, Reason};
+use master_ca::{Authority, NodeCertificates};
+use serde_json::json;
+use std::time::SystemTime;
+
+/// What an admission needs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Admission<'a> {
+    pub(crate) client: &'a Client,
+    pub(crate) authority: &'a Authority,
+    pub(crate) inventory: &'a Inventory,
+    pub(crate) generation: u64,
+    pub(crate) machines: &'a config_attest::Inventory,
+}
+
+/// Admits a node. The Machine is recorded first: what fails after it is made good by the next try, and no certificate
+/// leaves the master without its record.
+pub(crate) async fn admit(
+    admission: &Admission<'_>,
+    verified: &Verified,
+    evidence: &Evidence,
+    now: SystemTime,
+) -> Result<Certificates, Error> {
+    let machine = admission
+        .machines
+        .find(verified.machine_id())
+        .ok_or_else(|| Error::Api { what: "the Machine", source: ApiError::new(Reason::NotFound, "it is gone") })?;
+    let issued = admission.authority.issue_node(verified, admission.generation, now).map_err(Error::Issue)?;
+    let certificate = CertificateRef {
+        serial: issued.client.serial.clone(),
+        not_after: record::timestamp(issued.client.not_after).to_string(),
+    };
+    record::admission(admission.client, admission.inventory, machine, verified, certificate, now).await?;
+    record_requests(admission.client, verified, evidence, &issued)
+        .await
+        .map_err(|source| Error::Api { what: "the certificate requests", source })?;
+    ensure_node(admission.client, machine, verified).await.map_err(|source| Error::Api { what: "the Node", source })?;
+    Ok(answer(admission.authority, verified, &issued, now))
+}
+
+fn answer(authority: &Authority, verified: &Verified, issued: &NodeCertificates, now: SystemTime) -> Certificates {
+    let not_after = seconds(issued.client.not_after.min(issued.serving.not_after));
+    Certificates {
+        node_name: verified.node_name().to_owned(),
+        client: issued.client.chain_pem(),
+        serving: issued.serving.chain_pem(),
+        roots: authority.root_pem(),
+        not_after,
+        renew_after_seconds: not_after.saturating_sub(seconds(now)) / 3,
+    }
+}
+
+async fn record_requests(
+    client: &Client,
+    verified: &Verified,
+    evidence: &Evidence,
+    issued: &NodeCertificates,
+) -> Result<(), ApiError> {
+    let machine = verified.machine_id().name.as_str();
+    let both = [
+        (NODE_CLIENT_SIGNER, evidence.client_csr.as_bytes(), &issued.client),
+        (NODE_SERVING_SIGNER, evidence.serving_csr.as_bytes(), &issued.serving),
+    ];
+    for (signer, request, issued) in both {
+        let (rule, seconds) = (verified.rule(), verified.ttl_seconds());
+        request::record(client, &request::Signed { machine, signer, request, issued, rule, seconds }).await?;
+    }
+    request::prune(client, machine).await
+}
+
+/// Makes the Node, or brings the labels of an existing one up to what was proved.
+async fn ensure_node(client: &Client, machine: &Machine, verified: &Verified) -> Result<(), ApiError> {
+    let name = verified.node_name();
+    let Some(existing) = client.get_opt::<Node>(None, name).await? else {
+        return match client.create(&node::fresh(machine, verified.image())).await {
+            Err(error) if !error.is_already_exists() => Err(error),
+            Ok(_) | Err(_) => Ok(()),
+        };
+    };
+    let Some(labels) = node::relabel(&existing, &node::labels(machine, verified.image())) else { return Ok(()) };
+    client.patch::<Node>(None, name, &Patch::Merge(json!({ "metadata": { "labels": labels } }))).await.map(drop)
+}

@@ -1,0 +1,92 @@
+//! Bodies in and out: bounded JSON, and problems that tell a caller no more than it may know.
+
+use bytes::Bytes;
+use config_attest::Code;
+use config_attest::wire::Problem;
+use http::{HeaderValue, Response, StatusCode, header};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use master_api::{Body, BoxFuture, body};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::time::Duration;
+
+/// Time for a body to come in.
+const BODY_TIME: Duration = Duration::from_secs(30);
+
+/// Reads a body of at most `limit` octets.
+pub(crate) async fn read<T: DeserializeOwned>(incoming: Body, limit: usize) -> Result<T, Answer> {
+    let collect: BoxFuture<'static, _> = Box::pin(Limited::new(incoming, limit).collect());
+    let bytes = match tokio::time::timeout(BODY_TIME, collect).await {
+        Ok(Ok(collected)) => collected.to_bytes(),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => {
+            return Err(Answer::problem(Code::TooLarge, &format!("the body has more than {limit} bytes")));
+        }
+        Ok(Err(_)) | Err(_) => return Err(Answer::problem(Code::Malformed, "the body did not come in")),
+    };
+    serde_json::from_slice(&bytes).map_err(|error| Answer::problem(Code::Malformed, &error.to_string()))
+}
+
+/// An answer.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    status: StatusCode,
+    body: Bytes,
+    retry_after: Option<u32>,
+}
+
+impl Answer {
+    /// Something good.
+    pub(crate) fn json(value: &impl Serialize) -> Self {
+        match serde_json::to_vec(value) {
+            Ok(bytes) => Self { status: StatusCode::OK, body: bytes.into(), retry_after: None },
+            Err(_unencodable) => Self::unavailable("the answer cannot be encoded"),
+        }
+    }
+
+    /// The one refusal that a caller sees, whatever the reason.
+    pub(crate) fn refused() -> Self {
+        Self::problem(
+            Code::Refused,
+            "the master refused; the reason is in its records: kubectl get nodeattestations, kubectl describe machine",
+        )
+    }
+
+    /// A problem that names itself: about form and amount, never about machines.
+    pub(crate) fn problem(code: Code, message: &str) -> Self {
+        let statuses = [
+            (Code::Malformed, StatusCode::BAD_REQUEST),
+            (Code::ProtocolVersion, StatusCode::BAD_REQUEST),
+            (Code::TooLarge, StatusCode::PAYLOAD_TOO_LARGE),
+            (Code::RateLimited, StatusCode::TOO_MANY_REQUESTS),
+        ];
+        let found = statuses.into_iter().find(|(known, _)| *known == code);
+        let status = found.map_or(StatusCode::FORBIDDEN, |(_, status)| status);
+        let mut answer = Self::of(status, code.as_str(), message);
+        answer.retry_after = (status == StatusCode::TOO_MANY_REQUESTS).then_some(2);
+        answer
+    }
+
+    /// The master can't answer now.
+    pub(crate) fn unavailable(message: &str) -> Self {
+        let mut answer = Self::of(StatusCode::SERVICE_UNAVAILABLE, "UNAVAILABLE", message);
+        answer.retry_after = Some(2);
+        answer
+    }
+
+    /// A problem with a code outside the verifier's.
+    pub(crate) fn of(status: StatusCode, code: &str, message: &str) -> Self {
+        let problem = Problem { code: code.to_owned(), message: message.to_owned() };
+        let body = serde_json::to_vec(&problem).unwrap_or_default().into();
+        Self { status, body, retry_after: None }
+    }
+
+    pub(crate) fn into_response(self) -> Response<Body> {
+        let mut response = Response::new(body(self.body));
+        *response.status_mut() = self.status;
+        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if let Some(seconds) = self.retry_after {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}

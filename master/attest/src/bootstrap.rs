@@ -1,0 +1,301 @@
+//! How a fresh cluster becomes the admin's: he attests this master, then it takes his certificate request. Once.
+
+use crate::answer::{self, Answer};
+use crate::error::{Error, chain};
+use crate::inventory::POLICY_NAME;
+use crate::service::Terms;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use config_attest::attestor::{EvidenceAnswer, EvidenceRequest, HelloAnswer, Request};
+use config_attest::bootstrap::AdminStatement;
+use config_attest::wire::{
+    BOOTSTRAP_PROTOCOL, BootstrapAdmit, BootstrapAdmitted, BootstrapHello, Challenge, Claims, Der, MAX_HELLO_BODY,
+};
+use config_attest::{Code, Digest};
+use config_kube::{CertificatePolicy, CertificatePolicySpec};
+use http::StatusCode;
+use master_api::{Body, Client, Peer};
+use master_ca::Authority;
+use master_ca::attestor::Attestor;
+use serde::{Deserialize, Serialize};
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use tokio::sync::{Mutex, watch};
+
+/// Pause between two tries to seed.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// How the cluster becomes the admin's.
+#[derive(Debug, Clone)]
+pub struct Bootstrap {
+    /// SHA-256 of the SubjectPublicKeyInfo of the admin's key; none: a development master that is nobody's to take.
+    pub admin_key: Option<Digest>,
+    /// File in which it is recorded that the cluster was taken.
+    pub record: PathBuf,
+    /// File for the root's pin, for the agent of this machine.
+    pub ca_pin: Option<PathBuf>,
+    /// The machine's TPM.
+    pub attestor: Option<Attestor>,
+    /// The machine's name, where the configuration has one.
+    pub name: String,
+    /// Addresses, where the configuration has some.
+    pub addresses: Vec<String>,
+}
+
+/// What is kept of the bootstrap.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Record {
+    version: u32,
+    /// Base64 of the admin's statement.
+    statement: String,
+    /// Base64 of its signature.
+    signature: String,
+}
+
+/// The desk of the bootstrap.
+#[derive(Debug)]
+pub(crate) struct BootstrapDesk {
+    cluster: String,
+    terms: Bootstrap,
+    policy: CertificatePolicySpec,
+    authority: Arc<Authority>,
+    client: Client,
+    /// The keys and claims of this machine; also the lock by which one admission is taken at a time.
+    shown: Mutex<Option<HelloAnswer>>,
+    done: watch::Sender<bool>,
+}
+
+impl BootstrapDesk {
+    pub(crate) fn open(terms: &Terms, authority: Arc<Authority>, client: Client) -> Result<Self, Error> {
+        let own = &terms.bootstrap;
+        let done = own.admin_key.is_none() || read_record(&own.record)?.is_some();
+        let desk = Self {
+            cluster: terms.cluster.clone(),
+            terms: own.clone(),
+            policy: terms.policy.clone(),
+            authority,
+            client,
+            shown: Mutex::new(None),
+            done: watch::Sender::new(done),
+        };
+        if done {
+            desk.write_pin()?;
+        }
+        Ok(desk)
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        *self.done.borrow()
+    }
+
+    pub(crate) async fn done(&self) {
+        // The sender lives as long as self.
+        drop(self.done.subscribe().wait_for(|done| *done).await);
+    }
+
+    /// `GET /bootstrap/v1/hello`.
+    pub(crate) async fn hello(&self) -> Answer {
+        if self.is_done() {
+            return taken();
+        }
+        let shown = match self.show().await {
+            Ok(shown) => shown,
+            Err(error) => return unanswered(&error),
+        };
+        let (keys, claims) = match shown {
+            Some(HelloAnswer { keys, claims }) => (Some(keys), claims),
+            None => (None, self.claims()),
+        };
+        let Ok(root) = Der::new(self.authority.root().to_vec()) else {
+            return Answer::unavailable("the root certificate is too long for the protocol");
+        };
+        Answer::json(&BootstrapHello {
+            protocol: BOOTSTRAP_PROTOCOL.to_owned(),
+            cluster: self.cluster.clone(),
+            root,
+            keys,
+            claims,
+        })
+    }
+
+    /// `POST /bootstrap/v1/challenge`.
+    pub(crate) async fn challenge(&self, incoming: Body, peer: &Peer) -> Answer {
+        if self.is_done() {
+            return taken();
+        }
+        let challenge: Challenge = match answer::read(incoming, MAX_HELLO_BODY).await {
+            Ok(challenge) => challenge,
+            Err(answer) => return answer,
+        };
+        let Some(exporter) = peer.exporter.map(Digest) else {
+            return Answer::problem(Code::Channel, "bootstrap needs a TLS 1.3 connection of its own");
+        };
+        match self.prove(challenge, exporter).await {
+            Ok(Some(EvidenceAnswer { proof })) => Answer::json(&proof),
+            Ok(None) => {
+                Answer::of(StatusCode::NOT_IMPLEMENTED, "NO_TPM", "this master has no TPM to prove itself with")
+            }
+            Err(error) => unanswered(&error),
+        }
+    }
+
+    /// `POST /bootstrap/v1/admit`.
+    pub(crate) async fn admit(&self, incoming: Body) -> Answer {
+        let admit: BootstrapAdmit = match answer::read(incoming, MAX_HELLO_BODY).await {
+            Ok(admit) => admit,
+            Err(answer) => return answer,
+        };
+        let _one_at_a_time = self.shown.lock().await;
+        if self.is_done() {
+            return taken();
+        }
+        let Some(admin_key) = self.terms.admin_key else { return taken() };
+        let refuse = |why: &str| Answer::problem(Code::BootstrapVerdict, why);
+        let (statement, signature) = (admit.statement.as_bytes(), admit.signature.as_bytes());
+        let said = match AdminStatement::open(statement, signature, &admin_key) {
+            Ok(said) => said,
+            Err(error) => return refuse(&error.to_string()),
+        };
+        if said.cluster != self.cluster || said.root_spki != Digest::of(&self.authority.root_spki()) {
+            return refuse("the statement is about another cluster or another root");
+        }
+        let request = match master_ca::Request::from_der(admit.admin_csr.as_bytes()) {
+            Ok(request) => request,
+            Err(error) => return Answer::problem(Code::CsrMalformed, &chain(&error)),
+        };
+        let issued = match self.authority.issue_admin(&request, &admin_key.to_text(), SystemTime::now()) {
+            Ok(issued) => issued,
+            Err(error) => return Answer::problem(Code::CsrKey, &chain(&error)),
+        };
+        if let Err(error) = self.take(&request.spki, statement, signature).await {
+            tracing::error!(error = %chain(&error), "the bootstrap could not be recorded");
+            return Answer::unavailable("the master could not record the bootstrap; see its log");
+        }
+        tracing::info!(admin = admin_key.to_text(), "bootstrapped: the cluster is the admin's");
+        Answer::json(&BootstrapAdmitted {
+            certificate: issued.chain_pem(),
+            roots: self.authority.root_pem(),
+            ca_pin: self.authority.pin(),
+        })
+    }
+
+    /// Seeds what the configuration says, and tries again until the API takes it.
+    pub(crate) async fn seed_until_done(&self) {
+        while let Err(error) = self.seed().await {
+            tracing::warn!(error = %chain(&error), "the configuration's policy could not be written; trying again");
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// An existing policy stays: the configuration seeds, the API rules.
+    async fn seed(&self) -> Result<(), Error> {
+        if self.policy.rules.is_empty() {
+            return Ok(());
+        }
+        let policy = CertificatePolicy::named(POLICY_NAME, self.policy.clone());
+        match self.client.create(&policy).await {
+            Ok(_) => Ok(()),
+            Err(error) if error.is_already_exists() => Ok(()),
+            Err(source) => Err(Error::Api { what: "the CertificatePolicy", source }),
+        }
+    }
+
+    /// The recovery copy first, then the record that makes it final, then everything that follows.
+    async fn take(&self, admin_spki: &[u8], statement: &[u8], signature: &[u8]) -> Result<(), Error> {
+        let (authority, spki) = (self.authority.clone(), admin_spki.to_vec());
+        let copied = tokio::task::spawn_blocking(move || authority.write_recovery(&spki)).await.map_err(Error::Task)?;
+        let copy = copied.map_err(Error::Issue)?;
+        tracing::info!(file = %copy.display(), "the recovery copy was written for the admin's key");
+        let record =
+            Record { version: 1, statement: STANDARD.encode(statement), signature: STANDARD.encode(signature) };
+        write_record(&self.terms.record, &record)?;
+        self.write_pin()?;
+        // From here on requests pass, so that the seed can be written before the admin's next request.
+        self.done.send_replace(true);
+        if let Err(error) = self.seed().await {
+            tracing::warn!(error = %chain(&error), "the configuration's policy is written later");
+        }
+        Ok(())
+    }
+
+    fn write_pin(&self) -> Result<(), Error> {
+        let Some(path) = &self.terms.ca_pin else { return Ok(()) };
+        write_whole(path, format!("{}\n", self.authority.pin()).as_bytes())
+    }
+
+    /// Without a TPM: what the configuration says.
+    fn claims(&self) -> Claims {
+        Claims {
+            name: self.terms.name.clone(),
+            role: "master".to_owned(),
+            addresses: self.terms.addresses.clone(),
+            ..Claims::default()
+        }
+    }
+
+    /// The machine's keys, asked for once: they are the same for as long as it runs.
+    async fn show(&self) -> Result<Option<HelloAnswer>, Error> {
+        let Some(attestor) = self.terms.attestor.clone() else { return Ok(None) };
+        let mut shown = self.shown.lock().await;
+        if shown.is_none() {
+            let ask = tokio::task::spawn_blocking(move || attestor.call::<HelloAnswer>(&Request::Hello));
+            *shown = Some(ask.await.map_err(Error::Task)?.map_err(Error::Attestor)?);
+        }
+        Ok(shown.clone())
+    }
+
+    async fn prove(&self, challenge: Challenge, exporter: Digest) -> Result<Option<EvidenceAnswer>, Error> {
+        let (Some(attestor), Some(shown)) = (self.terms.attestor.clone(), self.show().await?) else { return Ok(None) };
+        let request = Request::Evidence(Box::new(EvidenceRequest {
+            csr_hash: Digest::of(self.authority.root()),
+            claims: shown.claims,
+            challenge,
+            server_spki: Digest::of(&self.authority.root_spki()),
+            exporter,
+        }));
+        let ask = tokio::task::spawn_blocking(move || attestor.call::<EvidenceAnswer>(&request));
+        ask.await.map_err(Error::Task)?.map_err(Error::Attestor).map(Some)
+    }
+}
+
+fn taken() -> Answer {
+    Answer::of(StatusCode::CONFLICT, "ALREADY_BOOTSTRAPPED", "this cluster was taken over by its admin before")
+}
+
+fn unanswered(error: &Error) -> Answer {
+    tracing::error!(error = %chain(error), "this machine cannot prove itself");
+    Answer::unavailable(&chain(error))
+}
+
+fn read_record(path: &Path) -> Result<Option<Record>, Error> {
+    match std::fs::read(path) {
+        Ok(bytes) => {
+            serde_json::from_slice(&bytes).map(Some).map_err(|source| Error::Record { path: path.to_owned(), source })
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(Error::File { what: "read", path: path.to_owned(), source }),
+    }
+}
+
+fn write_record(path: &Path, record: &Record) -> Result<(), Error> {
+    let bytes = serde_json::to_vec(record).map_err(|source| Error::Record { path: path.to_owned(), source })?;
+    write_whole(path, &bytes)
+}
+
+/// Durable, whole or not at all.
+fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    let fail = |source| Error::File { what: "write", path: path.to_owned(), source };
+    let neighbour = path.with_extension("new");
+    let mut open = std::fs::OpenOptions::new();
+    let mut file = open.write(true).create(true).truncate(true).mode(0o600).open(&neighbour).map_err(fail)?;
+    file.write_all(bytes).and_then(|()| file.sync_all()).map_err(fail)?;
+    std::fs::rename(&neighbour, path).map_err(fail)?;
+    if let Some(folder) = path.parent() {
+        std::fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(fail)?;
+    }
+    Ok(())
+}

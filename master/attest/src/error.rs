@@ -1,0 +1,58 @@
+//! What can go wrong beside refusals, which are `config_attest::Refusal`.
+
+use std::path::PathBuf;
+
+/// A failure of the attestation service.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The record of the bootstrap could not be read or written.
+    #[error("cannot {what} {}", path.display())]
+    File {
+        /// What was being done.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The record of the bootstrap is not one.
+    #[error("{} is damaged; restore the data folder", path.display())]
+    Record {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// The API refused the service's own request.
+    #[error("the API did not take {what}")]
+    Api {
+        /// What was written or read.
+        what: &'static str,
+        /// The cause.
+        #[source]
+        source: master_api::ApiError,
+    },
+    /// The CA did not issue.
+    #[error("the CA did not issue")]
+    Issue(#[source] master_ca::Error),
+    /// The machine's TPM did not answer.
+    #[error("the machine's TPM did not answer")]
+    Attestor(#[source] master_ca::attestor::AttestorError),
+    /// A blocking task broke off.
+    #[error("a blocking call broke off")]
+    Task(#[source] tokio::task::JoinError),
+}
+
+/// An error with its causes, in one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        text = format!("{text}: {inner}");
+        cause = inner.source();
+    }
+    text
+}

@@ -1,0 +1,299 @@
+//! The desk where machines prove themselves: hello → challenge, evidence → certificates.
+//!
+//! Order before any answer: size, rate, then the verifier's own (inventory, key attributes, EK hash and chain). Exchanges
+//! of one Machine are taken one after another, and each sees what the one before recorded.
+
+use crate::admit::{self, Admission};
+use crate::answer::{self, Answer};
+use crate::error::chain;
+use crate::inventory::Inventory;
+use crate::limit::{Limiter, Rate};
+use crate::policy::{Judgement, judge};
+use crate::ring::{Entry, Ring};
+use crate::service::Terms;
+use crate::{record, ring};
+use config_attest::policy::CheckedRule;
+use config_attest::release::KnownRelease;
+use config_attest::sessions::{Limits, Sessions};
+use config_attest::verifier::{Pending, Reference, RenewingPeer, check_evidence, check_hello, check_renewal};
+use config_attest::wire::{Evidence, Hello, MAX_EVIDENCE_BODY, MAX_HELLO_BODY, SessionId};
+use config_attest::{Channel, Code, Digest, EkIssuer, Refusal};
+use config_kube::identity::node_of_user;
+use master_api::{Body, Client, Peer};
+use master_ca::{Authority, NodeExtension};
+use std::hash::{BuildHasher as _, RandomState};
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+/// Requests of one address: a rack behind one address may reboot at once.
+const EACH: Rate = Rate { per_second: 20.0, burst: 200.0 };
+/// Requests of all: what two cores verify.
+const ALL: Rate = Rate { per_second: 1000.0, burst: 2000.0 };
+/// Locks among which the Machines are spread.
+const LANES: usize = 64;
+
+/// The desk.
+#[derive(Debug)]
+pub(crate) struct Desk {
+    cluster: String,
+    api_names: Vec<String>,
+    issuers: Vec<EkIssuer>,
+    admin_key: Option<Digest>,
+    server_spki: Digest,
+    authority: Arc<Authority>,
+    inventory: Arc<Inventory>,
+    client: Client,
+    ring: Ring,
+    sessions: Mutex<Sessions>,
+    limiter: Mutex<Limiter>,
+    lanes: Vec<tokio::sync::Mutex<()>>,
+    spread: RandomState,
+}
+
+/// Everything that a [`Reference`] borrows.
+struct Held {
+    machines: Arc<config_attest::Inventory>,
+    releases: Arc<Vec<KnownRelease>>,
+    rule: Box<CheckedRule>,
+    generation: u64,
+}
+
+impl Desk {
+    pub(crate) fn new(
+        terms: &Terms,
+        authority: Arc<Authority>,
+        inventory: Arc<Inventory>,
+        client: Client,
+        ring: Ring,
+    ) -> Self {
+        Self {
+            cluster: terms.cluster.clone(),
+            api_names: terms.api_names.clone(),
+            issuers: terms.ek_issuers.clone(),
+            admin_key: terms.bootstrap.admin_key,
+            server_spki: terms.server_spki,
+            authority,
+            inventory,
+            client,
+            ring,
+            sessions: Mutex::new(Sessions::new(Limits::default())),
+            limiter: Mutex::new(Limiter::new(EACH, ALL, Instant::now())),
+            lanes: (0..LANES).map(|_| tokio::sync::Mutex::default()).collect(),
+            spread: RandomState::new(),
+        }
+    }
+
+    /// `POST /attest/v1/sessions`.
+    pub(crate) async fn hello(&self, incoming: Body, peer: &Peer) -> Answer {
+        self.open(incoming, peer, check_hello).await
+    }
+
+    /// `POST /attest/v1/renewals`.
+    pub(crate) async fn renewal(&self, incoming: Body, peer: &Peer) -> Answer {
+        let Some(renewing) = renewing_peer(peer) else {
+            self.refuse(peer, &Refusal::anonymous(Code::RenewalIdentity)).await;
+            return Answer::refused();
+        };
+        self.open(incoming, peer, |hello, reference, channel, now| {
+            check_renewal(hello, &renewing, reference, channel, now)
+        })
+        .await
+    }
+
+    async fn open(
+        &self,
+        incoming: Body,
+        peer: &Peer,
+        check: impl Fn(&Hello, &Reference<'_>, &Channel, u64) -> Result<config_attest::verifier::Admitted, Box<Refusal>>,
+    ) -> Answer {
+        if let Err(answer) = self.admit_rate(peer) {
+            return answer;
+        }
+        let hello: Hello = match answer::read(incoming, MAX_HELLO_BODY).await {
+            Ok(hello) => hello,
+            Err(answer) => return answer,
+        };
+        let Some(channel) = self.channel(peer) else { return no_exporter() };
+        let now = seconds(SystemTime::now());
+        let outcome = self.held().and_then(|held| {
+            let admitted = check(&hello, &self.reference(&held), &channel, now)?;
+            let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+            sessions.open(admitted, now, &mut rand_core::OsRng)
+        });
+        match outcome {
+            Ok(challenge) => Answer::json(&challenge),
+            Err(refusal) => {
+                let code = refusal.code();
+                self.refuse(peer, &claimed(*refusal, &hello)).await;
+                if [Code::SessionsFull, Code::SessionsFullForEk].contains(&code) {
+                    Answer::problem(Code::RateLimited, "too many half-open sessions; try again later")
+                } else if code == Code::ProtocolVersion {
+                    Answer::problem(code, code.meaning())
+                } else {
+                    Answer::refused()
+                }
+            }
+        }
+    }
+
+    /// `POST …/{session}/evidence`.
+    pub(crate) async fn evidence(&self, session: &SessionId, incoming: Body, peer: &Peer) -> Answer {
+        if let Err(answer) = self.admit_rate(peer) {
+            return answer;
+        }
+        let evidence: Evidence = match answer::read(incoming, MAX_EVIDENCE_BODY).await {
+            Ok(evidence) => evidence,
+            Err(answer) => return answer,
+        };
+        let Some(channel) = self.channel(peer) else { return no_exporter() };
+        let now = SystemTime::now();
+        let taken = self.sessions.lock().unwrap_or_else(PoisonError::into_inner).take(session, seconds(now));
+        match taken {
+            Ok(pending) => self.conclude(pending, &evidence, &channel, peer, now).await,
+            Err(code) => {
+                self.refuse(peer, &Refusal::anonymous(code)).await;
+                Answer::refused()
+            }
+        }
+    }
+
+    async fn conclude(
+        &self,
+        pending: Pending,
+        evidence: &Evidence,
+        channel: &Channel,
+        peer: &Peer,
+        now: SystemTime,
+    ) -> Answer {
+        let _turn = self.lane(&pending.machine().uid).lock().await;
+        let held = match self.held() {
+            Ok(held) => held,
+            Err(refusal) => {
+                self.refuse(peer, &refusal).await;
+                return Answer::refused();
+            }
+        };
+        let verified = match check_evidence(pending, evidence, &self.reference(&held), channel, seconds(now)) {
+            Ok(verified) => verified,
+            Err(refusal) => {
+                self.refuse(peer, &refusal).await;
+                return Answer::refused();
+            }
+        };
+        let admission = Admission {
+            client: &self.client,
+            authority: &self.authority,
+            inventory: &self.inventory,
+            generation: held.generation,
+            machines: &held.machines,
+        };
+        match admit::admit(&admission, &verified, evidence, now).await {
+            Ok(certificates) => {
+                tracing::info!(node = verified.node_name(), image = verified.image().id, "verified and admitted");
+                self.ring.record(ring::accepted(&verified, remote(peer), now));
+                Answer::json(&certificates)
+            }
+            Err(error) => {
+                tracing::warn!(node = verified.node_name(), error = %chain(&error), "verified, but not admitted");
+                Answer::unavailable("the master could not record the admission; try again")
+            }
+        }
+    }
+
+    /// Records a refusal: in the Machine where the machine itself proved what is refused, in the ring in any case.
+    async fn refuse(&self, peer: &Peer, refusal: &Refusal) {
+        let now = SystemTime::now();
+        let remote = remote(peer);
+        tracing::info!(code = %refusal.code(), remote, message = refusal.message(), "refused");
+        if let Some((proven, consequence)) = refusal.consequence() {
+            let id = proven.id();
+            if let Err(error) = record::refusal(&self.client, &self.inventory, proven, consequence, refusal, now).await
+            {
+                tracing::error!(machine = id.name, error = %chain(&error), "a proven refusal could not be recorded");
+            }
+        }
+        self.ring.record(Entry::refused(refusal, remote, now));
+    }
+
+    fn admit_rate(&self, peer: &Peer) -> Result<(), Answer> {
+        let address = peer.remote.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |remote| remote.ip().to_canonical());
+        let admitted = self.limiter.lock().unwrap_or_else(PoisonError::into_inner).admit(address, Instant::now());
+        if admitted { Ok(()) } else { Err(Answer::problem(Code::RateLimited, Code::RateLimited.meaning())) }
+    }
+
+    fn channel(&self, peer: &Peer) -> Option<Channel> {
+        Some(Channel { server_spki: self.server_spki, exporter: Digest(peer.exporter?) })
+    }
+
+    fn held(&self) -> Result<Held, Box<Refusal>> {
+        let refuse = |code| Box::new(Refusal::anonymous(code));
+        let policy = self.inventory.policy().ok_or_else(|| refuse(Code::PolicyRejects))?;
+        let rule = match judge(&policy.spec) {
+            Ok(Judgement::Verify(rule)) => rule,
+            Ok(Judgement::Reject) => return Err(refuse(Code::PolicyRejects)),
+            Err(_faults) => return Err(refuse(Code::PolicyInvalid)),
+        };
+        Ok(Held {
+            machines: self.inventory.machines(),
+            releases: self.inventory.known_releases(),
+            rule,
+            generation: policy.metadata.generation.and_then(|g| u64::try_from(g).ok()).unwrap_or(0),
+        })
+    }
+
+    fn reference<'a>(&'a self, held: &'a Held) -> Reference<'a> {
+        Reference {
+            inventory: &held.machines,
+            rule: &held.rule,
+            issuers: &self.issuers,
+            releases: &held.releases,
+            api_names: &self.api_names,
+            cluster: &self.cluster,
+            admin_key: self.admin_key,
+        }
+    }
+
+    fn lane(&self, uid: &str) -> &tokio::sync::Mutex<()> {
+        let index = usize::try_from(self.spread.hash_one(uid) % 64).unwrap_or(0);
+        &self.lanes[index]
+    }
+}
+
+/// A refusal outside the verifier knows no claims; the hello's belong to it where they are printable.
+fn claimed(mut refusal: Refusal, hello: &Hello) -> Refusal {
+    if let Refusal::Anonymous { verdict, .. } = &mut refusal
+        && verdict.checks.is_empty()
+        && hello.claims.within_limits()
+    {
+        verdict.claims = hello.claims.clone();
+    }
+    refusal
+}
+
+fn no_exporter() -> Answer {
+    Answer::problem(Code::Channel, "attestation needs a TLS 1.3 connection of its own")
+}
+
+fn remote(peer: &Peer) -> String {
+    peer.remote.map(|remote| remote.to_string()).unwrap_or_default()
+}
+
+/// Who renews, by the certificate that the TLS layer verified.
+fn renewing_peer(peer: &Peer) -> Option<RenewingPeer> {
+    let leaf = peer.certificates.first()?;
+    let extension = NodeExtension::of_certificate(leaf)?;
+    let (_, parsed) = X509Certificate::from_der(leaf).ok()?;
+    let user = parsed.subject().iter_common_name().next()?.as_str().ok()?;
+    Some(RenewingPeer {
+        machine_uid: extension.machine_uid,
+        node_name: node_of_user(user)?.to_owned(),
+        spki: parsed.public_key().raw.to_vec(),
+    })
+}
+
+/// Unix seconds.
+pub(crate) fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs()
+}

@@ -1,0 +1,205 @@
+//! Reference values as the API's objects hold them: machines, releases and the policy, kept current by watches.
+
+use crate::deny::MachineDenyList;
+use crate::error::chain;
+use config_attest::release::{KnownRelease, ReleaseKey};
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use config_kube::{CertificatePolicy, ImageRelease, Machine};
+use master_api::Change;
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+use tokio::sync::watch;
+
+/// Name of the one CertificatePolicy that is used.
+pub const POLICY_NAME: &str = "cluster";
+
+/// A release as the master sees it.
+#[derive(Debug, Clone)]
+pub(crate) struct Release {
+    /// The object, for its status.
+    pub(crate) object: Arc<ImageRelease>,
+    /// The parsed manifest and who signed it, or why it can't be used.
+    pub(crate) known: Result<Arc<KnownRelease>, String>,
+}
+
+#[derive(Debug, Default)]
+struct Tables {
+    machines: BTreeMap<String, Machine>,
+    /// The machines as the verifier asks for them; made when asked for after a change.
+    snapshot: Option<Arc<config_attest::Inventory>>,
+    releases: BTreeMap<String, Release>,
+    /// The usable ones, as the verifier takes them; made when asked for after a change.
+    known: Option<Arc<Vec<KnownRelease>>>,
+    policies: BTreeMap<String, Arc<CertificatePolicy>>,
+}
+
+/// What is filled.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Filled {
+    machines: bool,
+    releases: bool,
+    policies: bool,
+}
+
+/// The tables. One follower a kind writes, everybody reads.
+#[derive(Debug)]
+pub(crate) struct Inventory {
+    tables: RwLock<Tables>,
+    release_keys: Vec<ReleaseKey>,
+    filled: watch::Sender<Filled>,
+    /// Changes with every change of a machine.
+    machines_changed: watch::Sender<u64>,
+    /// Changes with every change of a release or policy.
+    rules_changed: watch::Sender<u64>,
+    deny: Arc<MachineDenyList>,
+}
+
+impl Inventory {
+    pub(crate) fn new(release_keys: Vec<ReleaseKey>, deny: Arc<MachineDenyList>) -> Self {
+        Self {
+            tables: RwLock::default(),
+            release_keys,
+            filled: watch::Sender::new(Filled::default()),
+            machines_changed: watch::Sender::new(0),
+            rules_changed: watch::Sender::new(0),
+            deny,
+        }
+    }
+
+    /// Waits until every table was filled once.
+    pub(crate) async fn ready(&self) {
+        let all = Filled { machines: true, releases: true, policies: true };
+        // The sender lives as long as self.
+        drop(self.filled.subscribe().wait_for(|filled| *filled == all).await);
+    }
+
+    pub(crate) fn machines_changed(&self) -> watch::Receiver<u64> {
+        self.machines_changed.subscribe()
+    }
+
+    pub(crate) fn rules_changed(&self) -> watch::Receiver<u64> {
+        self.rules_changed.subscribe()
+    }
+
+    pub(crate) fn take_machine(&self, change: Change<Machine>) {
+        let mut guard = self.tables.write().unwrap_or_else(PoisonError::into_inner);
+        let tables = &mut *guard;
+        match change {
+            Change::Listed(machines) => {
+                self.deny.fill(machines.iter());
+                tables.machines = machines.into_iter().map(|m| (name(&m.metadata), m)).collect();
+                self.filled.send_modify(|filled| filled.machines = true);
+            }
+            Change::Set(machine) => {
+                let known = tables.machines.get(&name(&machine.metadata));
+                if known.is_some_and(|known| revision(&known.metadata) > revision(&machine.metadata)) {
+                    // Our own write was taken at once; the watch is still telling of what was before it.
+                    return;
+                }
+                self.deny.set(&machine);
+                tables.machines.insert(name(&machine.metadata), machine);
+            }
+            Change::Gone(machine) => {
+                self.deny.remove(&machine);
+                tables.machines.remove(&name(&machine.metadata));
+            }
+        }
+        tables.snapshot = None;
+        self.machines_changed.send_modify(|version| *version += 1);
+    }
+
+    pub(crate) fn take_release(&self, change: Change<ImageRelease>) {
+        let mut tables = self.tables.write().unwrap_or_else(PoisonError::into_inner);
+        let open = |object: ImageRelease| {
+            let known = KnownRelease::open(&object, &self.release_keys).map(Arc::new).map_err(|e| chain(&e));
+            let known = known.and_then(|known| misnamed(&object, &known).map_or(Ok(known), Err));
+            Release { object: Arc::new(object), known }
+        };
+        match change {
+            Change::Listed(releases) => {
+                tables.releases = releases.into_iter().map(|r| (name(&r.metadata), open(r))).collect();
+                self.filled.send_modify(|filled| filled.releases = true);
+            }
+            Change::Set(release) => {
+                tables.releases.insert(name(&release.metadata), open(release));
+            }
+            Change::Gone(release) => {
+                tables.releases.remove(&name(&release.metadata));
+            }
+        }
+        tables.known = None;
+        self.rules_changed.send_modify(|version| *version += 1);
+    }
+
+    pub(crate) fn take_policy(&self, change: Change<CertificatePolicy>) {
+        let mut tables = self.tables.write().unwrap_or_else(PoisonError::into_inner);
+        match change {
+            Change::Listed(policies) => {
+                tables.policies = policies.into_iter().map(|p| (name(&p.metadata), Arc::new(p))).collect();
+                self.filled.send_modify(|filled| filled.policies = true);
+            }
+            Change::Set(policy) => {
+                tables.policies.insert(name(&policy.metadata), Arc::new(policy));
+            }
+            Change::Gone(policy) => {
+                tables.policies.remove(&name(&policy.metadata));
+            }
+        }
+        self.rules_changed.send_modify(|version| *version += 1);
+    }
+
+    /// All machines, indexed for the verifier.
+    pub(crate) fn machines(&self) -> Arc<config_attest::Inventory> {
+        if let Some(snapshot) = &self.read().snapshot {
+            return snapshot.clone();
+        }
+        let mut tables = self.tables.write().unwrap_or_else(PoisonError::into_inner);
+        let machines = &tables.machines;
+        let fresh = Arc::new(config_attest::Inventory::new(machines.values().cloned()));
+        tables.snapshot = Some(fresh.clone());
+        fresh
+    }
+
+    /// The releases that can be read, signed or not.
+    pub(crate) fn known_releases(&self) -> Arc<Vec<KnownRelease>> {
+        if let Some(known) = &self.read().known {
+            return known.clone();
+        }
+        let mut tables = self.tables.write().unwrap_or_else(PoisonError::into_inner);
+        let usable = tables.releases.values().filter_map(|release| release.known.as_ref().ok());
+        let fresh = Arc::new(usable.map(|known| KnownRelease::clone(known)).collect::<Vec<_>>());
+        tables.known = Some(fresh.clone());
+        fresh
+    }
+
+    pub(crate) fn releases(&self) -> Vec<Release> {
+        self.read().releases.values().cloned().collect()
+    }
+
+    pub(crate) fn policies(&self) -> Vec<Arc<CertificatePolicy>> {
+        self.read().policies.values().cloned().collect()
+    }
+
+    /// The policy in use.
+    pub(crate) fn policy(&self) -> Option<Arc<CertificatePolicy>> {
+        self.read().policies.get(POLICY_NAME).cloned()
+    }
+
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, Tables> {
+        self.tables.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn misnamed(object: &ImageRelease, known: &KnownRelease) -> Option<String> {
+    let (found, expected) = (name(&object.metadata), &known.manifest().id);
+    (found != *expected).then(|| format!("its name is `{found}`, but its manifest is of `{expected}`"))
+}
+
+/// Revisions are totally ordered in this API.
+fn revision(metadata: &ObjectMeta) -> u64 {
+    metadata.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+fn name(metadata: &ObjectMeta) -> String {
+    metadata.name.clone().unwrap_or_default()
+}

@@ -1,0 +1,131 @@
+//! What a Machine's Node looks like, as far as the master decides it: pure plans.
+
+use config_kube::identity::{CONTROL_PLANE_TAINT, IMAGE_LABEL, NODE_ROLE_LABEL_PREFIX, ROLE_LABEL};
+use config_kube::k8s_openapi::api::core::v1::{Node, NodeSpec, Taint};
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use config_kube::machine::ProvenImage;
+use config_kube::{Machine, MachineState};
+use std::collections::BTreeMap;
+
+/// Taint of a node whose Machine is Suspect: no new pods.
+pub(crate) const SUSPECT_TAINT: &str = "pratique.dev/suspect";
+/// Taint of a node whose Machine is Untrusted: pods leave.
+pub(crate) const UNTRUSTED_TAINT: &str = "pratique.dev/untrusted";
+
+/// A label value of at most 63 characters: what can't be in one becomes `_`.
+fn label_value(text: &str) -> String {
+    let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let text: String = text.chars().take(63).map(|c| if good(c) { c } else { '_' }).collect();
+    text.trim_matches(|c: char| !c.is_ascii_alphanumeric()).to_owned()
+}
+
+/// Labels that the master sets, from the inventory and the proof.
+pub(crate) fn labels(machine: &Machine, image: &ProvenImage) -> BTreeMap<String, String> {
+    let shown = if image.role == "master" { "control-plane" } else { image.role.as_str() };
+    let mut labels = machine.spec.labels.clone();
+    labels.insert(IMAGE_LABEL.to_owned(), label_value(&image.id));
+    labels.insert(ROLE_LABEL.to_owned(), label_value(&image.role));
+    labels.insert(format!("{NODE_ROLE_LABEL_PREFIX}{shown}"), String::new());
+    labels.insert("kubernetes.io/hostname".to_owned(), label_value(machine.node_name()));
+    labels
+}
+
+/// The Node of a machine at its first admission.
+pub(crate) fn fresh(machine: &Machine, image: &ProvenImage) -> Node {
+    let mut taints = machine.spec.taints.clone();
+    if image.role == "master" && !taints.iter().any(|taint| taint.key == CONTROL_PLANE_TAINT) {
+        taints.push(taint(CONTROL_PLANE_TAINT, "NoSchedule"));
+    }
+    // Until its kubelet speaks, nothing is scheduled there; the node lifecycle takes this off (upstream's name).
+    taints.push(taint("node.kubernetes.io/not-ready", "NoSchedule"));
+    Node {
+        metadata: ObjectMeta {
+            name: Some(machine.node_name().to_owned()),
+            labels: Some(labels(machine, image)),
+            ..ObjectMeta::default()
+        },
+        spec: Some(NodeSpec { taints: Some(taints), ..NodeSpec::default() }),
+        status: None,
+    }
+}
+
+/// The labels of an existing Node that must change; none where all is well.
+pub(crate) fn relabel(node: &Node, wanted: &BTreeMap<String, String>) -> Option<BTreeMap<String, Option<String>>> {
+    let have = node.metadata.labels.clone().unwrap_or_default();
+    let mut patch: BTreeMap<String, Option<String>> = wanted
+        .iter()
+        .filter(|(key, value)| have.get(*key) != Some(value))
+        .map(|(key, value)| (key.clone(), Some(value.clone())))
+        .collect();
+    for key in have.keys().filter(|key| key.starts_with(NODE_ROLE_LABEL_PREFIX) && !wanted.contains_key(*key)) {
+        patch.insert(key.clone(), None);
+    }
+    (!patch.is_empty()).then_some(patch)
+}
+
+/// The taints of a node after its Machine's state was applied; none where nothing changes.
+pub(crate) fn retaint(have: &[Taint], state: MachineState) -> Option<Vec<Taint>> {
+    let wanted = match state {
+        MachineState::Pending | MachineState::Trusted => None,
+        MachineState::Suspect => Some(taint(SUSPECT_TAINT, "NoSchedule")),
+        MachineState::Untrusted => Some(taint(UNTRUSTED_TAINT, "NoExecute")),
+    };
+    let ours = |t: &&Taint| t.key == SUSPECT_TAINT || t.key == UNTRUSTED_TAINT;
+    let present: Vec<&Taint> = have.iter().filter(ours).collect();
+    let same = match (&wanted, present.as_slice()) {
+        (None, []) => true,
+        (Some(wanted), [one]) => one.key == wanted.key && one.effect == wanted.effect,
+        (None | Some(_), _) => false,
+    };
+    if same {
+        return None;
+    }
+    Some(have.iter().filter(|t| !ours(t)).cloned().chain(wanted).collect())
+}
+
+fn taint(key: &str, effect: &str) -> Taint {
+    Taint { key: key.to_owned(), effect: effect.to_owned(), ..Taint::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use config_kube::MachineSpec;
+
+    fn image(role: &str) -> ProvenImage {
+        ProvenImage { id: "2026.11/a b".to_owned(), role: role.to_owned(), svn: 1 }
+    }
+
+    #[test]
+    fn a_master_is_tainted_and_a_worker_is_not() {
+        let machine = Machine::named("m", MachineSpec::default());
+        let keys = |node: Node| {
+            node.spec.and_then(|s| s.taints).unwrap_or_default().into_iter().map(|t| t.key).collect::<Vec<_>>()
+        };
+        assert!(keys(fresh(&machine, &image("master"))).contains(&CONTROL_PLANE_TAINT.to_owned()));
+        assert!(!keys(fresh(&machine, &image("worker"))).contains(&CONTROL_PLANE_TAINT.to_owned()));
+    }
+
+    #[test]
+    fn labels_are_valid_and_a_changed_role_goes() {
+        let machine = Machine::named("m", MachineSpec::default());
+        let node = fresh(&machine, &image("worker"));
+        assert_eq!(node.metadata.labels.as_ref().unwrap()[IMAGE_LABEL], "2026.11_a_b");
+        assert_eq!(relabel(&node, &labels(&machine, &image("worker"))), None);
+        let patch = relabel(&node, &labels(&machine, &image("master"))).unwrap();
+        assert_eq!(patch["node-role.kubernetes.io/worker"], None);
+        assert_eq!(patch["node-role.kubernetes.io/control-plane"], Some(String::new()));
+    }
+
+    #[test]
+    fn state_taints_come_and_go_and_leave_others_alone() {
+        let other = taint("x", "NoSchedule");
+        let suspect = retaint(std::slice::from_ref(&other), MachineState::Suspect).unwrap();
+        assert_eq!(suspect.len(), 2);
+        assert_eq!(retaint(&suspect, MachineState::Suspect), None);
+        let untrusted = retaint(&suspect, MachineState::Untrusted).unwrap();
+        assert!(untrusted.iter().any(|t| t.key == UNTRUSTED_TAINT && t.effect == "NoExecute"));
+        assert!(!untrusted.iter().any(|t| t.key == SUSPECT_TAINT));
+        assert_eq!(retaint(&untrusted, MachineState::Trusted).unwrap(), vec![other]);
+    }
+}

@@ -1,0 +1,100 @@
+//! What was proved, written into the Machine: the only place that changes a Machine's state.
+
+use crate::error::Error;
+use crate::inventory::Inventory;
+use config_attest::verifier::Verified;
+use config_attest::{Consequence, ProvenMachine, Refusal};
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use config_kube::machine::CertificateRef;
+use config_kube::{Machine, MachineState, MachineStatus};
+use master_api::{ApiError, Change, Client, Reason};
+use std::time::SystemTime;
+
+/// Tries at a write that meets another.
+const TRIES: u32 = 5;
+
+/// Records an admission. Fails with a conflict where the Machine is not the one that was verified any more.
+pub(crate) async fn admission(
+    client: &Client,
+    inventory: &Inventory,
+    machine: &Machine,
+    verified: &Verified,
+    certificate: CertificateRef,
+    now: SystemTime,
+) -> Result<(), Error> {
+    let mut object = machine.clone();
+    let status = object.status.get_or_insert_default();
+    verified.record(status);
+    status.certificate = Some(certificate);
+    status.last_attestation = Some(timestamp(now).to_string());
+    condition(status, true, "CloudVerified", "the machine proved what the policy asks for", now);
+    let written = client
+        .update_status(&object)
+        .await
+        .map_err(|source| Error::Api { what: "the Machine's new status", source })?;
+    inventory.take_machine(Change::Set(written));
+    Ok(())
+}
+
+/// Records a proven refusal, unless the Machine was replaced since. Holding a [`ProvenMachine`] is what allows it.
+pub(crate) async fn refusal(
+    client: &Client,
+    inventory: &Inventory,
+    proven: &ProvenMachine,
+    consequence: Consequence,
+    refusal: &Refusal,
+    now: SystemTime,
+) -> Result<(), Error> {
+    let fail = |source| Error::Api { what: "the Machine's new state", source };
+    let id = proven.id();
+    for _ in 0..TRIES {
+        let Some(mut object) = client.get_opt::<Machine>(None, &id.name).await.map_err(fail)? else { return Ok(()) };
+        if object.metadata.uid.as_deref() != Some(id.uid.as_str()) {
+            return Ok(());
+        }
+        refuse(object.status.get_or_insert_default(), consequence, refusal, now);
+        match client.update_status(&object).await {
+            Ok(written) => {
+                inventory.take_machine(Change::Set(written));
+                return Ok(());
+            }
+            Err(error) if error.is_conflict() => {}
+            Err(error) => return Err(fail(error)),
+        }
+    }
+    Err(fail(ApiError::new(Reason::Conflict, format!("it changed {TRIES} times meanwhile"))))
+}
+
+fn refuse(status: &mut MachineStatus, consequence: Consequence, refusal: &Refusal, now: SystemTime) {
+    // Untrusted is left by an admin's act and a good proof only, never by a milder refusal.
+    status.state = match (status.state, consequence) {
+        (MachineState::Untrusted, _) | (_, Consequence::Untrusted) => MachineState::Untrusted,
+        (_, Consequence::Suspect) => MachineState::Suspect,
+        (state, Consequence::Nothing) => state,
+    };
+    refusal.code().as_str().clone_into(&mut status.reason);
+    status.message = refusal.message();
+    status.checks.clone_from(&refusal.verdict().checks);
+    condition(status, false, refusal.code().as_str(), &refusal.message(), now);
+}
+
+fn condition(status: &mut MachineStatus, good: bool, reason: &str, message: &str, now: SystemTime) {
+    let value = if good { "True" } else { "False" };
+    let before = status.conditions.iter().find(|c| c.type_ == "Attested" && c.status == value);
+    let since = before.map_or_else(|| Time(timestamp(now)), |c| c.last_transition_time.clone());
+    let fresh = Condition {
+        type_: "Attested".to_owned(),
+        status: value.to_owned(),
+        reason: reason.to_owned(),
+        message: message.chars().take(1024).collect(),
+        last_transition_time: since,
+        observed_generation: None,
+    };
+    status.conditions.retain(|c| c.type_ != "Attested");
+    status.conditions.push(fresh);
+}
+
+/// The time as the API writes it.
+pub(crate) fn timestamp(now: SystemTime) -> jiff::Timestamp {
+    jiff::Timestamp::try_from(now).unwrap_or(jiff::Timestamp::UNIX_EPOCH)
+}

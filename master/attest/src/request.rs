@@ -1,0 +1,95 @@
+//! CertificateSigningRequest objects of verified nodes: the record of what was signed, and for whom.
+
+use config_kube::identity::{NODE_CLIENT_SIGNER, NODE_SERVING_SIGNER};
+use config_kube::k8s_openapi::ByteString;
+use config_kube::k8s_openapi::api::certificates::v1::{
+    CertificateSigningRequest, CertificateSigningRequestCondition, CertificateSigningRequestSpec,
+    CertificateSigningRequestStatus,
+};
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use master_api::{ApiError, Client, DeleteParams, ListParams};
+use std::collections::BTreeMap;
+
+/// Label of requests that belong to a Machine: its name.
+const MACHINE_LABEL: &str = "pratique.dev/machine";
+/// How many requests of a signer are kept for each Machine.
+const KEPT: usize = 2;
+
+/// One request that was signed.
+#[derive(Debug, Clone)]
+pub(crate) struct Signed<'a> {
+    pub(crate) machine: &'a str,
+    pub(crate) signer: &'static str,
+    pub(crate) request: &'a [u8],
+    pub(crate) issued: &'a master_ca::Issued,
+    pub(crate) rule: &'a str,
+    pub(crate) seconds: u64,
+}
+
+/// Writes the object, its approval and its certificate.
+pub(crate) async fn record(client: &Client, signed: &Signed<'_>) -> Result<(), ApiError> {
+    let mut object = client.create(&object(signed)).await?;
+    let condition = CertificateSigningRequestCondition {
+        type_: "Approved".to_owned(),
+        status: "True".to_owned(),
+        reason: Some("CloudVerified".to_owned()),
+        message: Some(format!("rule `{}` verified the machine's evidence", signed.rule)),
+        last_update_time: Some(now()),
+        last_transition_time: Some(now()),
+    };
+    object.status = Some(CertificateSigningRequestStatus { conditions: Some(vec![condition]), certificate: None });
+    let mut object = client.update_subresource(&object, "approval").await?;
+    object.status.get_or_insert_default().certificate = Some(ByteString(signed.issued.chain_pem().into_bytes()));
+    client.update_status(&object).await.map(drop)
+}
+
+fn object(signed: &Signed<'_>) -> CertificateSigningRequest {
+    let tail = signed.issued.serial.get(..8).unwrap_or(&signed.issued.serial);
+    let (kind, usage) = match signed.signer {
+        NODE_SERVING_SIGNER => ("serving", "server auth"),
+        _ => ("client", "client auth"),
+    };
+    let pem = master_ca::pem("CERTIFICATE REQUEST", signed.request);
+    CertificateSigningRequest {
+        metadata: ObjectMeta {
+            name: Some(format!("{}-{kind}-{tail}", signed.machine)),
+            labels: Some(BTreeMap::from([(MACHINE_LABEL.to_owned(), signed.machine.to_owned())])),
+            ..ObjectMeta::default()
+        },
+        spec: CertificateSigningRequestSpec {
+            request: ByteString(pem.into_bytes()),
+            signer_name: signed.signer.to_owned(),
+            usages: Some(vec!["digital signature".to_owned(), usage.to_owned()]),
+            expiration_seconds: i32::try_from(signed.seconds.max(600)).ok(),
+            ..CertificateSigningRequestSpec::default()
+        },
+        status: None,
+    }
+}
+
+/// Drops all but the latest requests of a Machine.
+pub(crate) async fn prune(client: &Client, machine: &str) -> Result<(), ApiError> {
+    let params = ListParams { labels: Some(format!("{MACHINE_LABEL}={machine}")), ..ListParams::default() };
+    let list = client.list::<CertificateSigningRequest>(None, &params).await?;
+    for signer in [NODE_CLIENT_SIGNER, NODE_SERVING_SIGNER] {
+        let mut own: Vec<_> = list.items.iter().filter(|object| object.spec.signer_name == signer).collect();
+        own.sort_by_key(|object| std::cmp::Reverse(revision(object)));
+        for old in own.into_iter().skip(KEPT) {
+            let name = old.metadata.name.as_deref().unwrap_or_default();
+            match client.delete::<CertificateSigningRequest>(None, name, &DeleteParams::default()).await {
+                Err(error) if !error.is_not_found() => return Err(error),
+                Ok(()) | Err(_) => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Revisions are totally ordered in this API.
+fn revision(object: &CertificateSigningRequest) -> u64 {
+    object.metadata.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+pub(crate) fn now() -> Time {
+    Time(jiff::Timestamp::now())
+}

@@ -1,0 +1,120 @@
+//! Level-triggered writers of what follows from the inventory: taints of nodes by their Machine's state, and the
+//! statuses of releases and policies.
+
+use crate::inventory::{Inventory, POLICY_NAME, Release};
+use crate::node;
+use config_kube::k8s_openapi::api::core::v1::Node;
+use config_kube::policy::CertificatePolicyStatus;
+use config_kube::pratique::ImageReleaseStatus;
+use config_kube::{CertificatePolicy, Machine, MachineState};
+use master_api::{ApiError, Client, Patch};
+use serde_json::json;
+use std::time::Duration;
+
+/// A round is made at least this often, so that a change made behind the back is found.
+const RESYNC: Duration = Duration::from_secs(60);
+/// Pause after a failed round.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Keeps the taints of nodes as their Machines' states ask. Drop it to stop.
+pub(crate) async fn keep_taints(client: &Client, inventory: &Inventory) {
+    let mut changed = inventory.machines_changed();
+    loop {
+        let mut pause = RESYNC;
+        for machine in inventory.machines().iter() {
+            if let Err(error) = taint(client, machine).await {
+                tracing::warn!(error = %error, node = machine.node_name(), "cannot set a node's taints");
+                pause = PAUSE;
+            }
+        }
+        // Both ends are cancel-safe; the sender lives in the inventory.
+        drop(tokio::time::timeout(pause, changed.changed()).await);
+    }
+}
+
+async fn taint(client: &Client, machine: &Machine) -> Result<(), ApiError> {
+    let state = machine.status.as_ref().map_or(MachineState::Pending, |status| status.state);
+    let Some(node) = client.get_opt::<Node>(None, machine.node_name()).await? else { return Ok(()) };
+    let have = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
+    let Some(taints) = node::retaint(&have, state) else { return Ok(()) };
+    // The version makes it a replacement of what was read, and of nothing newer.
+    let patch =
+        json!({ "metadata": { "resourceVersion": node.metadata.resource_version }, "spec": { "taints": taints } });
+    client.patch::<Node>(None, machine.node_name(), &Patch::Merge(patch)).await.map(drop)
+}
+
+/// Keeps the statuses of releases and policies. Drop it to stop.
+pub(crate) async fn keep_statuses(client: &Client, inventory: &Inventory) {
+    let mut changed = inventory.rules_changed();
+    loop {
+        let mut pause = RESYNC;
+        for release in inventory.releases() {
+            if let Err(error) = show_release(client, &release).await {
+                tracing::warn!(error = %error, "cannot set a release's status");
+                pause = PAUSE;
+            }
+        }
+        for policy in inventory.policies() {
+            if let Err(error) = show_policy(client, &policy).await {
+                tracing::warn!(error = %error, "cannot set a policy's status");
+                pause = PAUSE;
+            }
+        }
+        drop(tokio::time::timeout(pause, changed.changed()).await);
+    }
+}
+
+fn release_status(release: &Release) -> ImageReleaseStatus {
+    match &release.known {
+        Ok(known) => {
+            let (manifest, verified_by) = (known.manifest(), known.verified_by().to_vec());
+            let fault = if verified_by.is_empty() {
+                "no release key of the cluster's configuration has signed it".to_owned()
+            } else {
+                String::new()
+            };
+            ImageReleaseStatus { role: manifest.role.clone(), svn: manifest.svn, verified_by, fault }
+        }
+        Err(fault) => ImageReleaseStatus { fault: fault.clone(), ..ImageReleaseStatus::default() },
+    }
+}
+
+async fn show_release(client: &Client, release: &Release) -> Result<(), ApiError> {
+    let wanted = release_status(release);
+    if release.object.status.as_ref() == Some(&wanted) {
+        return Ok(());
+    }
+    let mut object = (*release.object).clone();
+    object.status = Some(wanted);
+    unless_moved(client.update_status(&object).await)
+}
+
+async fn show_policy(client: &Client, policy: &CertificatePolicy) -> Result<(), ApiError> {
+    let wanted = CertificatePolicyStatus { faults: policy_faults(policy) };
+    if policy.status.as_ref() == Some(&wanted) {
+        return Ok(());
+    }
+    let mut object = policy.clone();
+    object.status = Some(wanted);
+    unless_moved(client.update_status(&object).await)
+}
+
+/// Every fault of a policy, in sentences.
+pub(crate) fn policy_faults(object: &CertificatePolicy) -> Vec<String> {
+    let name = object.metadata.name.as_deref().unwrap_or_default();
+    let mut faults = Vec::new();
+    if name != POLICY_NAME {
+        faults.push(format!("only the CertificatePolicy named `{POLICY_NAME}` is used"));
+    }
+    faults.extend(crate::policy::faults(&object.spec));
+    faults
+}
+
+/// An object that changed or went meanwhile comes again by the watch.
+fn unless_moved<T>(outcome: Result<T, ApiError>) -> Result<(), ApiError> {
+    match outcome {
+        Ok(_) => Ok(()),
+        Err(error) if error.is_conflict() || error.is_not_found() => Ok(()),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,117 @@
+//! The master's side of the attestor socket: the agent of the same machine holds the TPM, the master asks.
+//!
+//! One request and one answer, each a line of JSON, for each connection. Blocking, with time limits: callers run it
+//! at start, at bootstrap and when an intermediate rotates, on a blocking thread.
+
+use config_attest::attestor::{MAX_LINE, Refused, Request, SealAnswer, UnsealAnswer};
+use config_attest::wire::Blob;
+use serde::de::DeserializeOwned;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// A TPM is slow, and so is one behind emulation.
+const ANSWER_TIME: Duration = Duration::from_secs(60);
+/// Between two tries to reach a socket that isn't there yet.
+const RETRY: Duration = Duration::from_millis(200);
+
+/// Why the attestor did not answer as asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttestorError {
+    /// The socket cannot be reached or broke.
+    #[error("the attestor socket {} does not answer", path.display())]
+    Socket {
+        /// The socket.
+        path: PathBuf,
+        /// The cause.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The answer is not what the operation returns.
+    #[error("the attestor's answer to `{op}` is not understood: {why}")]
+    Answer {
+        /// The operation.
+        op: &'static str,
+        /// What is wrong.
+        why: String,
+    },
+    /// The attestor refused.
+    #[error("the attestor refused `{op}`: {code}: {message}")]
+    Refused {
+        /// The operation.
+        op: &'static str,
+        /// Its code.
+        code: String,
+        /// Its words.
+        message: String,
+    },
+}
+
+/// A path to the attestor socket.
+#[derive(Debug, Clone)]
+pub struct Attestor {
+    path: PathBuf,
+}
+
+impl Attestor {
+    /// Names the socket; nothing is opened yet.
+    pub fn new(path: &Path) -> Self {
+        Self { path: path.to_owned() }
+    }
+
+    /// Waits until the socket answers, at most `limit`: at boot the agent comes up beside the master.
+    pub fn wait(&self, limit: Duration) -> Result<(), AttestorError> {
+        let start = Instant::now();
+        loop {
+            match UnixStream::connect(&self.path) {
+                Ok(_stream) => return Ok(()),
+                Err(source) if start.elapsed() >= limit => {
+                    return Err(AttestorError::Socket { path: self.path.clone(), source });
+                }
+                Err(_) => std::thread::sleep(RETRY),
+            }
+        }
+    }
+
+    /// Sends one request and reads its answer.
+    pub fn call<T: DeserializeOwned>(&self, request: &Request) -> Result<T, AttestorError> {
+        let op = request.op();
+        let mut line = serde_json::to_vec(request).map_err(|e| answer(op, &e))?;
+        line.push(b'\n');
+        let text = self.exchange(&line).map_err(|source| AttestorError::Socket { path: self.path.clone(), source })?;
+        if let Ok(Refused { error }) = serde_json::from_str(&text) {
+            return Err(AttestorError::Refused { op, code: error.code, message: error.message });
+        }
+        serde_json::from_str(&text).map_err(|e| answer(op, &e))
+    }
+
+    /// Seals a secret (at most 16 KiB) to this machine's TPM.
+    pub fn seal(&self, secret: &[u8]) -> Result<Vec<u8>, AttestorError> {
+        let data = Blob::new(secret).map_err(|e| answer("seal", &e))?;
+        let SealAnswer { sealed } = self.call(&Request::Seal { data })?;
+        Ok(sealed.as_bytes().to_vec())
+    }
+
+    /// Opens what this machine's TPM sealed.
+    pub fn unseal(&self, sealed: &[u8]) -> Result<Vec<u8>, AttestorError> {
+        let sealed = Blob::new(sealed).map_err(|e| answer("unseal", &e))?;
+        let UnsealAnswer { data } = self.call(&Request::Unseal { sealed })?;
+        Ok(data.as_bytes().to_vec())
+    }
+
+    fn exchange(&self, line: &[u8]) -> std::io::Result<String> {
+        let mut stream = UnixStream::connect(&self.path)?;
+        stream.set_read_timeout(Some(ANSWER_TIME))?;
+        stream.set_write_timeout(Some(ANSWER_TIME))?;
+        stream.write_all(line)?;
+        let mut text = String::new();
+        BufReader::new(stream.take(MAX_LINE as u64)).read_line(&mut text)?;
+        Ok(text)
+    }
+}
+
+fn answer(op: &'static str, why: &impl std::fmt::Display) -> AttestorError {
+    AttestorError::Answer { op, why: why.to_string() }
+}

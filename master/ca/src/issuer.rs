@@ -1,0 +1,88 @@
+//! What the authority signs, and on whose word.
+
+use crate::authority::{Authority, Identity, Issued};
+use crate::error::{Error, Result};
+use crate::extension::NodeExtension;
+use crate::profile::{self, Profile};
+use crate::request::{ApprovedRequest, Request};
+use config_attest::San;
+use config_attest::verifier::Verified;
+use config_kube::identity::{APISERVER_KUBELET_USER, MASTERS_GROUP};
+use std::time::{Duration, SystemTime};
+
+/// What a node gets for a verified proof: both end at the same time.
+#[derive(Debug, Clone)]
+pub struct NodeCertificates {
+    /// For the API, over the node key.
+    pub client: Issued,
+    /// For the kubelet API.
+    pub serving: Issued,
+}
+
+impl Authority {
+    /// Signs a node's certificates. Only the verifier makes a [`Verified`], so nothing else is signed for a node;
+    /// names, keys and life come from it alone.
+    pub fn issue_node(&self, verified: &Verified, policy_generation: u64, now: SystemTime) -> Result<NodeCertificates> {
+        let (shortest, longest) = profile::NODE_LIFE_BOUNDS;
+        let life = Duration::from_secs(verified.ttl_seconds()).clamp(shortest, longest);
+        let extension = NodeExtension {
+            machine_uid: verified.machine_id().uid.clone(),
+            image_id: verified.image().id.clone(),
+            policy_generation,
+        };
+        let node = verified.node_name().to_owned();
+        let client = Profile::NodeClient { node: node.clone(), extension: extension.clone() };
+        let names = verified.serving_names().iter().map(text_of).collect();
+        let serving = Profile::NodeServing { node, names, extension };
+        Ok(NodeCertificates {
+            client: self.sign_leaf(&client, verified.client_spki(), now, life)?,
+            serving: self.sign_leaf(&serving, verified.serving_spki(), now, life)?,
+        })
+    }
+
+    /// Signs what a person (or a rule that speaks for one) approved under upstream's signers.
+    pub fn issue_approved(&self, approved: &ApprovedRequest, now: SystemTime) -> Result<Issued> {
+        self.sign_leaf(&approved.profile, &approved.spki, now, approved.life)
+    }
+
+    /// Signs the first admin's certificate. Assumption: the caller compared the key's hash with the one in the
+    /// cluster's configuration (bootstrap). Only the public key is taken from the request.
+    pub fn issue_admin(&self, request: &Request, admin_key: &str, now: SystemTime) -> Result<Issued> {
+        if crate::names::spki_hash(&request.spki) != admin_key {
+            return Err(Error::Request("its key is not the admin key of the cluster's configuration".to_owned()));
+        }
+        self.sign_leaf(&admin_profile(), &request.spki, now, profile::ADMIN_LIFE)
+    }
+
+    /// An admin's certificate over a key made here: only for a development master without an admin key.
+    pub fn make_development_admin(&self, now: SystemTime) -> Result<Identity> {
+        self.make_identity(&admin_profile(), now, profile::ADMIN_LIFE)
+    }
+
+    /// The master's API certificate.
+    pub fn make_serving(&self, names: &[String], now: SystemTime) -> Result<Identity> {
+        self.make_identity(&Profile::MasterServing { names: names.to_vec() }, now, profile::MASTER_LIFE)
+    }
+
+    /// A new API certificate over the key of an earlier one.
+    pub fn renew_serving(&self, names: &[String], spki: &[u8], now: SystemTime) -> Result<Issued> {
+        self.sign_leaf(&Profile::MasterServing { names: names.to_vec() }, spki, now, profile::MASTER_LIFE)
+    }
+
+    /// The client certificate by which the master calls kubelets.
+    pub fn make_kubelet_client(&self, now: SystemTime) -> Result<Identity> {
+        let profile = Profile::Client { user: APISERVER_KUBELET_USER.to_owned(), group: None };
+        self.make_identity(&profile, now, profile::MASTER_LIFE)
+    }
+}
+
+fn text_of(name: &San) -> String {
+    match name {
+        San::Dns(name) => name.clone(),
+        San::Ip(address) => address.to_string(),
+    }
+}
+
+fn admin_profile() -> Profile {
+    Profile::Client { user: "admin".to_owned(), group: Some(MASTERS_GROUP.to_owned()) }
+}

@@ -1,0 +1,58 @@
+//! Pins, serial numbers and PEM: the small spellings that certificates go by.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use std::fmt::Write as _;
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+/// `sha256:<hex>` of a SubjectPublicKeyInfo DER.
+pub fn spki_hash(spki: &[u8]) -> String {
+    let digest = ring::digest::digest(&ring::digest::SHA256, spki);
+    format!("sha256:{}", hex(digest.as_ref()))
+}
+
+/// Lower-case hex.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        let _infallible = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// Hex of a certificate's serial number, without leading zeroes; `None` where the bytes aren't a certificate.
+pub fn serial_of(certificate: &[u8]) -> Option<String> {
+    let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+    Some(hex(parsed.raw_serial()).trim_start_matches('0').to_owned())
+}
+
+/// PEM with a label, 64 characters a line (RFC 7468).
+pub fn pem(label: &str, der: &[u8]) -> String {
+    let body = STANDARD.encode(der);
+    let mut text = format!("-----BEGIN {label}-----\n");
+    for line in body.as_bytes().chunks(64) {
+        text.push_str(&String::from_utf8_lossy(line));
+        text.push('\n');
+    }
+    let _infallible = writeln!(text, "-----END {label}-----");
+    text
+}
+
+/// The certificates of a PEM text, in order.
+pub fn certificates_of_pem(text: &str) -> Vec<Vec<u8>> {
+    use rustls_pki_types::pem::PemObject as _;
+    rustls_pki_types::CertificateDer::pem_slice_iter(text.as_bytes())
+        .filter_map(Result::ok)
+        .map(|certificate| certificate.to_vec())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pem_is_read_back() {
+        let der = vec![7_u8; 100];
+        assert_eq!(certificates_of_pem(&pem("CERTIFICATE", &der)), vec![der]);
+    }
+}

@@ -1,0 +1,210 @@
+//! Certificate profiles: everything but the public key is built here, never taken from a request.
+
+use crate::error::{Error, Result};
+use crate::extension::{NODE_EXTENSION_OID, NodeExtension};
+use rcgen::{
+    BasicConstraints, CertificateParams, CustomExtension, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    KeyUsagePurpose, SanType, SerialNumber,
+};
+use ring::rand::{SecureRandom as _, SystemRandom};
+use std::net::IpAddr;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use time::OffsetDateTime;
+
+/// notBefore lies this much in the past, for peers whose clock is a little slow.
+pub const BACKDATE: Duration = Duration::from_secs(60);
+/// Life of a cluster's root.
+pub const ROOT_LIFE: Duration = Duration::from_secs(10 * 365 * 86_400);
+/// Life of the issuing intermediate; it is renewed when half is gone, so that an admin's certificate always fits.
+pub const INTERMEDIATE_LIFE: Duration = Duration::from_secs(365 * 86_400);
+/// Life of an admin's certificate.
+pub const ADMIN_LIFE: Duration = Duration::from_secs(180 * 86_400);
+/// Life of the master's own serving and client certificates.
+pub const MASTER_LIFE: Duration = Duration::from_secs(30 * 86_400);
+/// Shortest and longest life of a node's certificates, whatever the rule says.
+pub const NODE_LIFE_BOUNDS: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(7 * 86_400));
+
+/// What a leaf is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Profile {
+    /// A node's client certificate.
+    NodeClient {
+        /// The node's name.
+        node: String,
+        /// The proof behind it.
+        extension: NodeExtension,
+    },
+    /// A node's serving certificate for the kubelet API.
+    NodeServing {
+        /// The node's name.
+        node: String,
+        /// IP addresses and DNS names.
+        names: Vec<String>,
+        /// The proof behind it.
+        extension: NodeExtension,
+    },
+    /// The master's API certificate.
+    MasterServing {
+        /// IP addresses and DNS names.
+        names: Vec<String>,
+    },
+    /// A client with a user name and at most one group.
+    Client {
+        /// Common name.
+        user: String,
+        /// Organization.
+        group: Option<String>,
+    },
+    /// A kubelet's serving certificate that a person approved.
+    ApprovedServing {
+        /// Common name, `system:node:<name>`.
+        user: String,
+        /// IP addresses and DNS names.
+        names: Vec<String>,
+    },
+}
+
+impl Profile {
+    /// Name in errors and logs.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::NodeClient { .. } => "node client",
+            Self::NodeServing { .. } => "node serving",
+            Self::MasterServing { .. } => "master serving",
+            Self::Client { .. } => "client",
+            Self::ApprovedServing { .. } => "kubelet serving",
+        }
+    }
+
+    /// The certificate's parameters, valid from shortly before `now` to `until`.
+    pub(crate) fn params(&self, now: SystemTime, until: SystemTime) -> Result<CertificateParams> {
+        let mut params = base(now, until)?;
+        params.use_authority_key_identifier_extension = true;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.is_ca = IsCa::ExplicitNoCa;
+        let node_user = |node: &str| format!("{}{node}", config_kube::identity::NODE_USER_PREFIX);
+        let (user, group, usage, names) = match self {
+            Self::NodeClient { node, .. } => (
+                node_user(node),
+                Some(config_kube::identity::NODES_GROUP),
+                ExtendedKeyUsagePurpose::ClientAuth,
+                &[][..],
+            ),
+            Self::NodeServing { node, names, .. } => (
+                node_user(node),
+                Some(config_kube::identity::NODES_GROUP),
+                ExtendedKeyUsagePurpose::ServerAuth,
+                names.as_slice(),
+            ),
+            Self::MasterServing { names } => {
+                ("pratique-master".to_owned(), None, ExtendedKeyUsagePurpose::ServerAuth, names.as_slice())
+            }
+            Self::Client { user, group } => {
+                (user.clone(), group.as_deref(), ExtendedKeyUsagePurpose::ClientAuth, &[][..])
+            }
+            Self::ApprovedServing { user, names } => (
+                user.clone(),
+                Some(config_kube::identity::NODES_GROUP),
+                ExtendedKeyUsagePurpose::ServerAuth,
+                names.as_slice(),
+            ),
+        };
+        params.distinguished_name = name(group, &user);
+        params.extended_key_usages = vec![usage];
+        params.subject_alt_names = names.iter().map(|n| self.alternative(n)).collect::<Result<_>>()?;
+        if let Self::NodeClient { extension, .. } | Self::NodeServing { extension, .. } = self {
+            params.custom_extensions = vec![CustomExtension::from_oid_content(&NODE_EXTENSION_OID, extension.to_der())];
+        }
+        Ok(params)
+    }
+
+    fn alternative(&self, name: &str) -> Result<SanType> {
+        if let Ok(address) = name.parse::<IpAddr>() {
+            return Ok(SanType::IpAddress(address));
+        }
+        if !is_dns_name(name) {
+            return Err(Error::Request(format!("`{name}` is neither an IP address nor a DNS name without wildcards")));
+        }
+        name.try_into().map(SanType::DnsName).map_err(|source| Error::Build { profile: self.name(), source })
+    }
+}
+
+/// Lower-case DNS name (RFC 1123), no wildcard.
+pub fn is_dns_name(name: &str) -> bool {
+    let label = |l: &str| {
+        (1..=63).contains(&l.len())
+            && l.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+            && !l.starts_with('-')
+            && !l.ends_with('-')
+    };
+    name.len() <= 253 && name.split('.').all(label)
+}
+
+/// The root's parameters.
+pub(crate) fn root(cluster: &str, now: SystemTime) -> Result<CertificateParams> {
+    let mut params = base(now, now + ROOT_LIFE)?;
+    params.distinguished_name = name(None, &format!("pratique root of {cluster}"));
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(1));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    Ok(params)
+}
+
+/// An intermediate's parameters; its name carries the serial so that two of them are never confused.
+pub(crate) fn intermediate(cluster: &str, now: SystemTime, until: SystemTime) -> Result<CertificateParams> {
+    let mut params = base(now, until)?;
+    let serial = params.serial_number.as_ref().map(SerialNumber::to_bytes).unwrap_or_default();
+    let tail = crate::names::hex(&serial[..serial.len().min(4)]);
+    params.distinguished_name = name(None, &format!("pratique issuer {tail} of {cluster}"));
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params.use_authority_key_identifier_extension = true;
+    Ok(params)
+}
+
+fn base(now: SystemTime, until: SystemTime) -> Result<CertificateParams> {
+    let mut params = CertificateParams::default();
+    params.not_before = moment(now.checked_sub(BACKDATE).unwrap_or(UNIX_EPOCH))?;
+    params.not_after = moment(until)?;
+    params.serial_number = Some(serial()?);
+    Ok(params)
+}
+
+fn name(group: Option<&str>, user: &str) -> DistinguishedName {
+    let mut name = DistinguishedName::new();
+    if let Some(group) = group {
+        name.push(DnType::OrganizationName, group);
+    }
+    name.push(DnType::CommonName, user);
+    name
+}
+
+/// 127 random bits, first bit clear: positive, and never shorter than 16 octets with a zero head removed.
+fn serial() -> Result<SerialNumber> {
+    let mut bytes = [0_u8; 16];
+    SystemRandom::new().fill(&mut bytes).map_err(|_opaque| Error::Key("no randomness from the system"))?;
+    bytes[0] = (bytes[0] & 0x7f) | 0x40;
+    Ok(SerialNumber::from_slice(&bytes))
+}
+
+fn moment(time: SystemTime) -> Result<OffsetDateTime> {
+    let seconds = time.duration_since(UNIX_EPOCH).map_err(|_opaque| Error::Key("the clock is before 1970"))?.as_secs();
+    i64::try_from(seconds)
+        .ok()
+        .and_then(|s| OffsetDateTime::from_unix_timestamp(s).ok())
+        .ok_or(Error::Key("the clock is beyond what a certificate can say"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_are_not_plain_dns_are_refused() {
+        for good in ["worker-1", "a.example", "1.example"] {
+            assert!(is_dns_name(good), "{good}");
+        }
+        for bad in ["", "*.example", "A.example", "a..b", "-a", "a-", "a b", "a/b", &"a".repeat(64)] {
+            assert!(!is_dns_name(bad), "{bad}");
+        }
+    }
+}

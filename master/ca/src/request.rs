@@ -1,0 +1,241 @@
+//! Certificate requests: reading them, and the ones that upstream's signers may sign once approved.
+
+use crate::error::{Error, Result};
+use crate::profile::Profile;
+use config_kube::identity::{NODE_USER_PREFIX, NODES_GROUP};
+use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use std::time::Duration;
+use x509_parser::certification_request::X509CertificationRequest;
+use x509_parser::extensions::{GeneralName, ParsedExtension};
+use x509_parser::prelude::FromDer as _;
+
+/// Longest request that is read.
+pub const REQUEST_LIMIT: usize = 16 * 1024;
+/// Upstream's signer of client certificates for the API.
+pub const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client";
+/// Upstream's signer of kubelets' client certificates.
+pub const KUBELET_CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+/// Upstream's signer of kubelets' serving certificates.
+pub const KUBELET_SERVING_SIGNER: &str = "kubernetes.io/kubelet-serving";
+
+/// Longest and shortest life that a request may ask of upstream's signers.
+const LIFE_BOUNDS: (u64, u64) = (600, 365 * 86_400);
+/// Life where a request names none.
+const DEFAULT_LIFE: u64 = 365 * 86_400;
+
+/// A request whose signature by its own key was verified.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// SubjectPublicKeyInfo DER.
+    pub spki: Vec<u8>,
+    /// Common name.
+    pub user: String,
+    /// Organizations.
+    pub groups: Vec<String>,
+    /// DNS names and IP addresses asked for.
+    pub names: Vec<String>,
+    /// Other names (mail, URI), which no profile gives.
+    pub other_names: usize,
+}
+
+impl Request {
+    /// Reads a PKCS#10 request (DER) and verifies that its sender holds the key.
+    pub fn from_der(der: &[u8]) -> Result<Self> {
+        if der.len() > REQUEST_LIMIT {
+            return Err(Error::Request(format!("{} octets, at most {REQUEST_LIMIT} are read", der.len())));
+        }
+        let (rest, parsed) =
+            X509CertificationRequest::from_der(der).map_err(|e| Error::Request(format!("not PKCS#10: {e}")))?;
+        if !rest.is_empty() {
+            return Err(Error::Request("octets follow the request".to_owned()));
+        }
+        parsed
+            .verify_signature()
+            .map_err(|_opaque| Error::Request("its signature is not by its own key".to_owned()))?;
+        let info = &parsed.certification_request_info;
+        let text = |value: &x509_parser::x509::AttributeTypeAndValue<'_>| {
+            value.as_str().map(str::to_owned).map_err(|_opaque| Error::Request("its subject is not text".to_owned()))
+        };
+        let users: Vec<String> = info.subject.iter_common_name().map(text).collect::<Result<_>>()?;
+        let groups = info.subject.iter_organization().map(text).collect::<Result<_>>()?;
+        let [user] = <[String; 1]>::try_from(users)
+            .map_err(|found| Error::Request(format!("its subject has {} common names, not one", found.len())))?;
+        let mut request = Self { spki: info.subject_pki.raw.to_vec(), user, groups, names: Vec::new(), other_names: 0 };
+        for extension in parsed.requested_extensions().into_iter().flatten() {
+            if let ParsedExtension::SubjectAlternativeName(names) = extension {
+                names.general_names.iter().for_each(|name| request.take_name(name));
+            }
+        }
+        Ok(request)
+    }
+
+    fn take_name(&mut self, name: &GeneralName<'_>) {
+        match name {
+            GeneralName::DNSName(dns) => self.names.push((*dns).to_owned()),
+            GeneralName::IPAddress(bytes) => match address(bytes) {
+                Some(address) => self.names.push(address.to_string()),
+                None => self.other_names += 1,
+            },
+            GeneralName::OtherName(..)
+            | GeneralName::RFC822Name(_)
+            | GeneralName::X400Address(_)
+            | GeneralName::DirectoryName(_)
+            | GeneralName::EDIPartyName(_)
+            | GeneralName::URI(_)
+            | GeneralName::RegisteredID(_)
+            | GeneralName::Invalid(..) => self.other_names += 1,
+        }
+    }
+}
+
+fn address(bytes: &[u8]) -> Option<std::net::IpAddr> {
+    <[u8; 4]>::try_from(bytes).map(Into::into).or_else(|_| <[u8; 16]>::try_from(bytes).map(Into::into)).ok()
+}
+
+/// A request of one of upstream's signers that carries an approval and fits its signer's rules.
+///
+/// Holding one proves: the object had a condition Approved and none Denied or Failed, its signer is one of
+/// upstream's three, and what is signed is what the signer's documentation allows (certificates/v1, signers).
+#[derive(Debug, Clone)]
+pub struct ApprovedRequest {
+    pub(crate) profile: Profile,
+    pub(crate) spki: Vec<u8>,
+    pub(crate) life: Duration,
+}
+
+impl ApprovedRequest {
+    /// Reads an object; `Ok(None)` where it isn't for this authority to sign now.
+    pub fn from_object(object: &CertificateSigningRequest) -> Result<Option<Self>> {
+        let known = [CLIENT_SIGNER, KUBELET_CLIENT_SIGNER, KUBELET_SERVING_SIGNER];
+        let signer = object.spec.signer_name.as_str();
+        let status = object.status.clone().unwrap_or_default();
+        let has = |kind: &str| {
+            status.conditions.as_ref().is_some_and(|all| all.iter().any(|c| c.type_ == kind && c.status == "True"))
+        };
+        let open = has("Approved") && !has("Denied") && !has("Failed") && status.certificate.is_none();
+        if !known.contains(&signer) || !open {
+            return Ok(None);
+        }
+        let der = pem_request(&object.spec.request.0)?;
+        let request = Request::from_der(&der)?;
+        let profile = profile_of(signer, &request, &object.spec.usages.clone().unwrap_or_default())?;
+        let asked = object.spec.expiration_seconds.and_then(|s| u64::try_from(s).ok()).unwrap_or(DEFAULT_LIFE);
+        let life = Duration::from_secs(asked.clamp(LIFE_BOUNDS.0, LIFE_BOUNDS.1));
+        Ok(Some(Self { profile, spki: request.spki, life }))
+    }
+}
+
+fn pem_request(text: &[u8]) -> Result<Vec<u8>> {
+    use rustls_pki_types::pem::PemObject as _;
+    rustls_pki_types::CertificateSigningRequestDer::from_pem_slice(text)
+        .map(|der| der.to_vec())
+        .map_err(|_opaque| Error::Request("spec.request is not a PEM certificate request".to_owned()))
+}
+
+fn profile_of(signer: &str, request: &Request, usages: &[String]) -> Result<Profile> {
+    let refuse = |why: &str| Err(Error::Request(why.to_owned()));
+    let (needed, group) = match signer {
+        KUBELET_SERVING_SIGNER => ("server auth", Some(NODES_GROUP)),
+        KUBELET_CLIENT_SIGNER => ("client auth", Some(NODES_GROUP)),
+        _ => ("client auth", None),
+    };
+    let allowed = ["digital signature", "key encipherment", needed];
+    if !usages.iter().any(|u| u == needed) || usages.iter().any(|u| !allowed.contains(&u.as_str())) {
+        return Err(Error::Request(format!("usages must hold `{needed}` and nothing beyond {allowed:?}")));
+    }
+    if request.other_names > 0 {
+        return refuse("it asks for names other than DNS names and IP addresses");
+    }
+    if group.is_some() {
+        let node = request.user.strip_prefix(NODE_USER_PREFIX).unwrap_or_default();
+        if node.is_empty() || request.groups != [NODES_GROUP] {
+            return refuse("its subject must be O=system:nodes, CN=system:node:<name>");
+        }
+    }
+    if signer == KUBELET_SERVING_SIGNER {
+        if request.names.is_empty() {
+            return refuse("a serving certificate needs a DNS name or an IP address");
+        }
+        return Ok(Profile::ApprovedServing { user: request.user.clone(), names: request.names.clone() });
+    }
+    if !request.names.is_empty() {
+        return refuse("a client certificate carries no subject alternative names");
+    }
+    match request.groups.as_slice() {
+        [] => Ok(Profile::Client { user: request.user.clone(), group: None }),
+        [group] if group == config_kube::identity::MASTERS_GROUP => refuse("system:masters is not given by request"),
+        [group] => Ok(Profile::Client { user: request.user.clone(), group: Some(group.clone()) }),
+        _ => refuse("more than one organization is not supported"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use config_kube::k8s_openapi::ByteString;
+    use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequestCondition;
+    use rcgen::{CertificateParams, DnType, KeyPair};
+
+    fn request(user: &str, group: Option<&str>, names: &[&str]) -> String {
+        let mut params = CertificateParams::new(names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>()).unwrap();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, user);
+        if let Some(group) = group {
+            params.distinguished_name.push(DnType::OrganizationName, group);
+        }
+        params.serialize_request(&KeyPair::generate().unwrap()).unwrap().pem().unwrap()
+    }
+
+    fn object(signer: &str, pem: &str, usage: &str, condition: &str) -> CertificateSigningRequest {
+        let mut object = CertificateSigningRequest::default();
+        object.spec.signer_name = signer.to_owned();
+        object.spec.request = ByteString(pem.as_bytes().to_vec());
+        object.spec.usages = Some(vec!["digital signature".to_owned(), usage.to_owned()]);
+        let condition = CertificateSigningRequestCondition {
+            type_: condition.to_owned(),
+            status: "True".to_owned(),
+            ..Default::default()
+        };
+        object.status.get_or_insert_default().conditions = Some(vec![condition]);
+        object
+    }
+
+    #[test]
+    fn only_an_approved_request_is_taken() {
+        let pem = request("jane", Some("dev"), &[]);
+        let approved = object(CLIENT_SIGNER, &pem, "client auth", "Approved");
+        assert!(ApprovedRequest::from_object(&approved).unwrap().is_some());
+        let denied = object(CLIENT_SIGNER, &pem, "client auth", "Denied");
+        assert!(ApprovedRequest::from_object(&denied).unwrap().is_none());
+        let ours = object(config_kube::identity::NODE_CLIENT_SIGNER, &pem, "client auth", "Approved");
+        assert!(ApprovedRequest::from_object(&ours).unwrap().is_none());
+    }
+
+    #[test]
+    fn what_a_signer_does_not_give_is_refused() {
+        let cases = [
+            (CLIENT_SIGNER, request("x", Some("system:masters"), &[]), "client auth"),
+            (CLIENT_SIGNER, request("x", None, &["a.example"]), "client auth"),
+            (CLIENT_SIGNER, request("x", None, &[]), "server auth"),
+            (KUBELET_CLIENT_SIGNER, request("x", Some("system:nodes"), &[]), "client auth"),
+            (KUBELET_CLIENT_SIGNER, request("system:node:a", Some("dev"), &[]), "client auth"),
+            (KUBELET_SERVING_SIGNER, request("system:node:a", Some("system:nodes"), &[]), "server auth"),
+        ];
+        for (signer, pem, usage) in cases {
+            let error = ApprovedRequest::from_object(&object(signer, &pem, usage, "Approved"));
+            assert!(matches!(error, Err(Error::Request(_))), "{signer} {pem}");
+        }
+    }
+
+    #[test]
+    fn an_altered_request_is_refused() {
+        use rustls_pki_types::pem::PemObject as _;
+        let pem = request("jane", None, &[]);
+        let der = rustls_pki_types::CertificateSigningRequestDer::from_pem_slice(pem.as_bytes()).unwrap();
+        assert!(Request::from_der(&der).is_ok());
+        let mut altered = der.to_vec();
+        let at = altered.windows(4).position(|w| w == b"jane").unwrap();
+        altered[at] = b'k';
+        assert!(matches!(Request::from_der(&altered), Err(Error::Request(_))));
+    }
+}

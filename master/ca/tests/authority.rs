@@ -1,0 +1,154 @@
+//! The authority on disk: chains that verify, restarts, rotation, recovery.
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise, its helpers too")]
+
+use config_kube::identity::{MASTERS_GROUP, NODES_GROUP};
+use master_ca::{ApprovedRequest, Authority, FileKeeper, Request, profile, spki_hash};
+use rcgen::{CertificateParams, DnType, KeyPair, PublicKeyData as _};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+fn open(folder: &std::path::Path, now: SystemTime) -> Authority {
+    Authority::open(folder, "lab", Arc::new(FileKeeper), now).unwrap()
+}
+
+fn verify(authority: &Authority, chain: &[CertificateDer<'_>], usage: webpki::KeyUsage, at: SystemTime) -> bool {
+    let root = webpki::anchor_from_trusted_cert(authority.root()).unwrap();
+    let leaf = webpki::EndEntityCert::try_from(&chain[0]).unwrap();
+    let at = UnixTime::since_unix_epoch(at.duration_since(SystemTime::UNIX_EPOCH).unwrap());
+    leaf.verify_for_usage(webpki::ALL_VERIFICATION_ALGS, &[root], &chain[1..], at, usage, None, None).is_ok()
+}
+
+fn admin_request() -> (KeyPair, Vec<u8>) {
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, "somebody else");
+    params.distinguished_name.push(DnType::OrganizationName, NODES_GROUP);
+    let der = params.serialize_request(&key).unwrap().der().to_vec();
+    (key, der)
+}
+
+#[test]
+fn leaves_chain_to_the_root_for_their_use_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let now = SystemTime::now();
+    let authority = open(folder.path(), now);
+    let serving = authority.make_serving(&["127.0.0.1".to_owned(), "api.example".to_owned()], now).unwrap();
+    let chain = serving.issued.chain();
+    assert!(verify(&authority, &chain, webpki::KeyUsage::server_auth(), now));
+    assert!(!verify(&authority, &chain, webpki::KeyUsage::client_auth(), now));
+    let leaf = webpki::EndEntityCert::try_from(&chain[0]).unwrap();
+    assert!(leaf.verify_is_valid_for_subject_name(&ServerName::try_from("127.0.0.1").unwrap()).is_ok());
+    assert!(leaf.verify_is_valid_for_subject_name(&ServerName::try_from("other.example").unwrap()).is_err());
+    let client = authority.make_kubelet_client(now).unwrap();
+    assert!(verify(&authority, &client.issued.chain(), webpki::KeyUsage::client_auth(), now));
+}
+
+#[test]
+fn an_admin_gets_his_subject_from_the_profile_and_not_from_his_request() {
+    let folder = tempfile::tempdir().unwrap();
+    let now = SystemTime::now();
+    let authority = open(folder.path(), now);
+    let (key, der) = admin_request();
+    let request = Request::from_der(&der).unwrap();
+    let hash = spki_hash(&key.subject_public_key_info());
+    let issued = authority.issue_admin(&request, &hash, now).unwrap();
+    let (_, parsed) = X509Certificate::from_der(&issued.certificate).unwrap();
+    assert_eq!(parsed.subject().to_string(), format!("O={MASTERS_GROUP}, CN=admin"));
+    assert!(authority.issue_admin(&request, "sha256:00", now).is_err());
+}
+
+#[test]
+fn a_restart_finds_the_same_root_and_intermediate() {
+    let folder = tempfile::tempdir().unwrap();
+    let now = SystemTime::now();
+    let first = open(folder.path(), now);
+    let (pin, intermediate) = (first.pin(), first.intermediate());
+    drop(first);
+    let second = open(folder.path(), now);
+    assert_eq!(second.pin(), pin);
+    assert_eq!(second.intermediate(), intermediate);
+}
+
+#[test]
+fn the_intermediate_rotates_and_old_leaves_stay_good() {
+    let folder = tempfile::tempdir().unwrap();
+    let now = SystemTime::now();
+    let authority = open(folder.path(), now);
+    let before = authority.make_kubelet_client(now).unwrap();
+    let old = authority.intermediate();
+    assert!(!authority.renew_if_due(now).unwrap());
+    let later = now + profile::INTERMEDIATE_LIFE / 2 + Duration::from_secs(1);
+    assert!(authority.renew_if_due(later).unwrap());
+    assert_ne!(authority.intermediate(), old);
+    assert!(verify(&authority, &before.issued.chain(), webpki::KeyUsage::client_auth(), now));
+    let after = authority.make_kubelet_client(later).unwrap();
+    assert!(verify(&authority, &after.issued.chain(), webpki::KeyUsage::client_auth(), later));
+    assert_eq!(open(folder.path(), later).intermediate(), authority.intermediate());
+}
+
+#[test]
+fn a_cut_rotation_is_made_good_at_the_next_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let now = SystemTime::now();
+    let pin = open(folder.path(), now).pin();
+    std::fs::remove_file(folder.path().join("intermediate.crt")).unwrap();
+    let authority = open(folder.path(), now);
+    assert_eq!(authority.pin(), pin);
+    let serving = authority.make_serving(&["a.example".to_owned()], now).unwrap();
+    assert!(verify(&authority, &serving.issued.chain(), webpki::KeyUsage::server_auth(), now));
+}
+
+#[test]
+fn a_lost_root_is_never_replaced_silently() {
+    let folder = tempfile::tempdir().unwrap();
+    let now = SystemTime::now();
+    drop(open(folder.path(), now));
+    std::fs::remove_file(folder.path().join("root.crt")).unwrap();
+    let error = Authority::open(folder.path(), "lab", Arc::new(FileKeeper), now).unwrap_err();
+    assert!(matches!(error, master_ca::Error::Damaged { .. }), "{error}");
+}
+
+#[test]
+fn the_recovery_copy_gives_the_admin_the_root_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = open(folder.path(), SystemTime::now());
+    let admin = KeyPair::generate().unwrap();
+    let path = authority.write_recovery(&admin.subject_public_key_info()).unwrap();
+    let file = std::fs::read_to_string(path).unwrap();
+    let plain = master_ca::recovery::decrypt(&admin.serialize_pem(), &file).unwrap();
+    let text = String::from_utf8(plain.to_vec()).unwrap();
+    let root_key = KeyPair::from_pem(&text).unwrap();
+    assert_eq!(root_key.subject_public_key_info(), authority.root_spki());
+}
+
+#[test]
+fn an_approved_request_is_signed_for_its_key_and_no_longer_than_the_intermediate() {
+    use config_kube::k8s_openapi::api::certificates::v1::{
+        CertificateSigningRequest, CertificateSigningRequestCondition,
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let now = SystemTime::now();
+    let authority = open(folder.path(), now);
+    let (key, _) = admin_request();
+    let mut params = CertificateParams::default();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, "jane");
+    let mut object = CertificateSigningRequest::default();
+    object.spec.signer_name = "kubernetes.io/kube-apiserver-client".to_owned();
+    object.spec.request.0 = params.serialize_request(&key).unwrap().pem().unwrap().into_bytes();
+    object.spec.usages = Some(vec!["client auth".to_owned()]);
+    object.status.get_or_insert_default().conditions = Some(vec![CertificateSigningRequestCondition {
+        type_: "Approved".to_owned(),
+        status: "True".to_owned(),
+        ..Default::default()
+    }]);
+    let approved = ApprovedRequest::from_object(&object).unwrap().unwrap();
+    let late = now + Duration::from_secs(100 * 86_400);
+    let issued = authority.issue_approved(&approved, late).unwrap();
+    assert!(verify(&authority, &issued.chain(), webpki::KeyUsage::client_auth(), late));
+    assert!(issued.not_after <= now + profile::INTERMEDIATE_LIFE);
+    let (_, parsed) = X509Certificate::from_der(&issued.certificate).unwrap();
+    assert_eq!(parsed.public_key().raw, key.subject_public_key_info());
+}

@@ -1,0 +1,342 @@
+//! What the controllers see: of each object as much as they need, so that memory stays small in a large cluster.
+
+use config_kube::identity::NODE_LEASE_NAMESPACE;
+use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use config_kube::k8s_openapi::api::coordination::v1::Lease;
+use config_kube::k8s_openapi::api::core::v1::{
+    Event, Namespace, Node, NodeCondition, Pod, ServiceAccount, Taint, Toleration,
+};
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use jiff::Timestamp;
+use master_api::Change;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// The kinds that are followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// Nodes.
+    Node,
+    /// Leases of nodes.
+    Lease,
+    /// Pods.
+    Pod,
+    /// Namespaces.
+    Namespace,
+    /// Service accounts.
+    ServiceAccount,
+    /// Events.
+    Event,
+    /// Certificate signing requests.
+    Request,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 7] =
+        [Self::Node, Self::Lease, Self::Pod, Self::Namespace, Self::ServiceAccount, Self::Event, Self::Request];
+}
+
+/// Namespace (empty for cluster-scoped kinds) and name.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+}
+
+impl Key {
+    /// A key.
+    pub fn new(namespace: &str, name: &str) -> Self {
+        Self { namespace: namespace.to_owned(), name: name.to_owned() }
+    }
+
+    pub(crate) fn of(meta: &ObjectMeta) -> Self {
+        Self::new(meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
+    }
+}
+
+/// A node.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct NodeFacts {
+    /// UID.
+    pub uid: String,
+    /// Resource version, for writes that must not be lost on a change.
+    pub version: String,
+    /// When it came.
+    pub created: Option<Timestamp>,
+    /// Whether it is cordoned.
+    pub cordoned: bool,
+    /// Its taints.
+    pub taints: Vec<Taint>,
+    /// Its conditions.
+    pub conditions: Vec<NodeCondition>,
+}
+
+impl NodeFacts {
+    fn of(node: &Node) -> Self {
+        let spec = node.spec.as_ref();
+        let (uid, version) = identity(&node.metadata);
+        Self {
+            uid,
+            version,
+            created: created(&node.metadata),
+            cordoned: spec.and_then(|spec| spec.unschedulable).unwrap_or(false),
+            taints: spec.and_then(|spec| spec.taints.clone()).unwrap_or_default(),
+            conditions: node.status.as_ref().and_then(|status| status.conditions.clone()).unwrap_or_default(),
+        }
+    }
+
+    /// A condition by its type.
+    pub fn condition(&self, kind: &str) -> Option<&NodeCondition> {
+        self.conditions.iter().find(|condition| condition.type_ == kind)
+    }
+
+    /// Status of a condition; `Unknown` where there is none.
+    pub fn status(&self, kind: &str) -> &str {
+        self.condition(kind).map_or("Unknown", |condition| condition.status.as_str())
+    }
+}
+
+/// A pod.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct PodFacts {
+    /// UID.
+    pub uid: String,
+    /// When it came.
+    pub created: Option<Timestamp>,
+    /// When it is to be gone, where it is being deleted.
+    pub deleted: Option<Timestamp>,
+    /// The node that it is bound to; empty where it is not.
+    pub node: String,
+    /// Phase; `Pending` where there is none yet.
+    pub phase: String,
+    /// Whether it counts as ready.
+    pub ready: bool,
+    /// Whether it is of the kubelet's own making.
+    pub mirror: bool,
+    /// Its tolerations of taints that drive pods out.
+    pub tolerations: Vec<Toleration>,
+}
+
+impl PodFacts {
+    fn of(pod: &Pod) -> Self {
+        let spec = pod.spec.as_ref();
+        let status = pod.status.as_ref();
+        let annotations = pod.metadata.annotations.as_ref();
+        let ready = |condition: &config_kube::k8s_openapi::api::core::v1::PodCondition| {
+            condition.type_ == "Ready" && condition.status == "True"
+        };
+        let drives_out =
+            |toleration: &&Toleration| !matches!(toleration.effect.as_deref(), Some("NoSchedule" | "PreferNoSchedule"));
+        Self {
+            uid: identity(&pod.metadata).0,
+            created: created(&pod.metadata),
+            deleted: pod.metadata.deletion_timestamp.as_ref().map(|time| time.0),
+            node: spec.and_then(|spec| spec.node_name.clone()).unwrap_or_default(),
+            phase: status.and_then(|status| status.phase.clone()).unwrap_or_else(|| "Pending".to_owned()),
+            ready: status.and_then(|status| status.conditions.as_ref()).is_some_and(|list| list.iter().any(ready)),
+            mirror: annotations.is_some_and(|list| list.contains_key("kubernetes.io/config.mirror")),
+            tolerations: spec
+                .and_then(|spec| spec.tolerations.as_ref())
+                .map(|list| list.iter().filter(drives_out).cloned().collect())
+                .unwrap_or_default(),
+        }
+    }
+
+    /// Whether its containers will never run again.
+    pub fn ended(&self) -> bool {
+        matches!(self.phase.as_str(), "Succeeded" | "Failed")
+    }
+}
+
+/// A namespace.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NamespaceFacts {
+    /// UID.
+    pub uid: String,
+    /// Whether it is being deleted.
+    pub terminating: bool,
+    /// Whether the content is still to be deleted.
+    pub unfinished: bool,
+}
+
+impl NamespaceFacts {
+    fn of(namespace: &Namespace) -> Self {
+        let finalizers = namespace.spec.as_ref().and_then(|spec| spec.finalizers.as_ref());
+        Self {
+            uid: identity(&namespace.metadata).0,
+            terminating: namespace.metadata.deletion_timestamp.is_some(),
+            unfinished: finalizers.is_some_and(|list| list.iter().any(|name| name == crate::namespace::FINALIZER)),
+        }
+    }
+}
+
+/// An object that goes at a time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Expiring {
+    /// UID.
+    pub uid: String,
+    /// When it last mattered.
+    pub last: Timestamp,
+}
+
+/// A certificate signing request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequestFacts {
+    /// UID.
+    pub uid: String,
+    /// When it came or was decided.
+    pub last: Timestamp,
+    /// Whether it is decided.
+    pub decided: bool,
+}
+
+/// Everything that is seen.
+#[derive(Debug, Clone, Default)]
+pub struct Observed {
+    /// Nodes by name.
+    pub nodes: BTreeMap<String, NodeFacts>,
+    /// Renew times of node leases, by node.
+    pub leases: BTreeMap<String, Option<Timestamp>>,
+    /// Namespaces by name.
+    pub namespaces: BTreeMap<String, NamespaceFacts>,
+    /// Service accounts.
+    pub service_accounts: BTreeSet<Key>,
+    /// Events.
+    pub events: BTreeMap<Key, Expiring>,
+    /// Certificate signing requests by name.
+    pub requests: BTreeMap<String, RequestFacts>,
+    pods: BTreeMap<Key, PodFacts>,
+    by_node: HashMap<String, BTreeSet<Key>>,
+}
+
+impl Observed {
+    /// All pods.
+    pub fn pods(&self) -> impl Iterator<Item = (&Key, &PodFacts)> {
+        self.pods.iter()
+    }
+
+    /// The pods that are bound to a node.
+    pub fn pods_on(&self, node: &str) -> impl Iterator<Item = (&Key, &PodFacts)> {
+        let keys = self.by_node.get(node).into_iter().flatten();
+        keys.filter_map(|key| self.pods.get(key).map(|pod| (key, pod)))
+    }
+
+    /// Sets what is known of a pod, or that it is gone.
+    pub fn set_pod(&mut self, key: Key, pod: Option<PodFacts>) {
+        if let Some(before) = self.pods.remove(&key)
+            && let Some(keys) = self.by_node.get_mut(&before.node)
+        {
+            keys.remove(&key);
+            if keys.is_empty() {
+                self.by_node.remove(&before.node);
+            }
+        }
+        if let Some(pod) = pod {
+            if !pod.node.is_empty() {
+                self.by_node.entry(pod.node.clone()).or_default().insert(key.clone());
+            }
+            self.pods.insert(key, pod);
+        }
+    }
+
+    pub(crate) fn node(&mut self, change: Change<Node>) {
+        apply(change, &mut self.nodes, |node| (node.metadata.name.clone().unwrap_or_default(), NodeFacts::of(node)));
+    }
+
+    pub(crate) fn lease(&mut self, change: Change<Lease>) {
+        apply(change, &mut self.leases, |lease| {
+            let renewed = lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref()).map(|time| time.0);
+            (lease.metadata.name.clone().unwrap_or_default(), renewed)
+        });
+    }
+
+    pub(crate) fn pod(&mut self, change: Change<Pod>) {
+        match change {
+            Change::Listed(pods) => {
+                (self.pods, self.by_node) = Default::default();
+                for pod in &pods {
+                    self.set_pod(Key::of(&pod.metadata), Some(PodFacts::of(pod)));
+                }
+            }
+            Change::Set(pod) => self.set_pod(Key::of(&pod.metadata), Some(PodFacts::of(&pod))),
+            Change::Gone(pod) => self.set_pod(Key::of(&pod.metadata), None),
+        }
+    }
+
+    pub(crate) fn namespace(&mut self, change: Change<Namespace>) {
+        apply(change, &mut self.namespaces, |n| (n.metadata.name.clone().unwrap_or_default(), NamespaceFacts::of(n)));
+    }
+
+    pub(crate) fn service_account(&mut self, change: Change<ServiceAccount>) {
+        match change {
+            Change::Listed(all) => {
+                self.service_accounts = all.iter().map(|account| Key::of(&account.metadata)).collect();
+            }
+            Change::Set(account) => {
+                self.service_accounts.insert(Key::of(&account.metadata));
+            }
+            Change::Gone(account) => {
+                self.service_accounts.remove(&Key::of(&account.metadata));
+            }
+        }
+    }
+
+    pub(crate) fn event(&mut self, change: Change<Event>) {
+        apply(change, &mut self.events, |event| (Key::of(&event.metadata), expiring(event)));
+    }
+
+    pub(crate) fn request(&mut self, change: Change<CertificateSigningRequest>) {
+        apply(change, &mut self.requests, |request| {
+            (request.metadata.name.clone().unwrap_or_default(), facts(request))
+        });
+    }
+}
+
+/// The namespace whose leases are followed.
+pub(crate) const LEASES: &str = NODE_LEASE_NAMESPACE;
+
+fn apply<T, K: Ord, V>(change: Change<T>, map: &mut BTreeMap<K, V>, entry: impl Fn(&T) -> (K, V)) {
+    match change {
+        Change::Listed(all) => *map = all.iter().map(entry).collect(),
+        Change::Set(object) => {
+            let (key, value) = entry(&object);
+            map.insert(key, value);
+        }
+        Change::Gone(object) => {
+            map.remove(&entry(&object).0);
+        }
+    }
+}
+
+fn identity(meta: &ObjectMeta) -> (String, String) {
+    (meta.uid.clone().unwrap_or_default(), meta.resource_version.clone().unwrap_or_default())
+}
+
+fn created(meta: &ObjectMeta) -> Option<Timestamp> {
+    meta.creation_timestamp.as_ref().map(|time| time.0)
+}
+
+/// An event matters when it is seen, the last time it is.
+fn expiring(event: &Event) -> Expiring {
+    let times = [
+        created(&event.metadata),
+        event.last_timestamp.as_ref().map(|time| time.0),
+        event.event_time.as_ref().map(|time| time.0),
+        event.series.as_ref().and_then(|series| series.last_observed_time.as_ref()).map(|time| time.0),
+    ];
+    let last = times.into_iter().flatten().max().unwrap_or(Timestamp::UNIX_EPOCH);
+    Expiring { uid: identity(&event.metadata).0, last }
+}
+
+fn facts(request: &CertificateSigningRequest) -> RequestFacts {
+    let conditions = || request.status.as_ref().and_then(|status| status.conditions.as_ref()).into_iter().flatten();
+    let decided = conditions().filter_map(|c| c.last_update_time.as_ref().or(c.last_transition_time.as_ref()));
+    let last = created(&request.metadata).into_iter().chain(decided.map(|time| time.0)).max();
+    RequestFacts {
+        uid: identity(&request.metadata).0,
+        last: last.unwrap_or(Timestamp::UNIX_EPOCH),
+        decided: conditions().next().is_some(),
+    }
+}

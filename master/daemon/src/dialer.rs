@@ -1,0 +1,141 @@
+//! The way to nodes' kubelet API: TLS, both sides with certificates of the cluster.
+
+use config_kube::identity::node_user;
+use master_api::{BoxFuture, DialError, NodeDialer, NodeStream, NodeTarget};
+use master_ca::{Authority, Identity, profile};
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+/// Time for connecting and for TLS.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Connects to nodes with a client certificate of the cluster, renewed when a third of its life is left.
+#[derive(Debug)]
+pub(crate) struct Dialer {
+    authority: Arc<Authority>,
+    verifier: Arc<WebPkiServerVerifier>,
+    client: Mutex<Option<Arc<Identity>>>,
+}
+
+impl Dialer {
+    /// A dialer that trusts the authority's root.
+    pub(crate) fn new(authority: Arc<Authority>) -> Result<Self, crate::Error> {
+        let mut roots = RootCertStore::empty();
+        roots.add(authority.root().clone()).map_err(crate::Error::Tls)?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider)
+            .build()
+            .map_err(|source| crate::Error::Verifier(source.to_string()))?;
+        Ok(Self { authority, verifier, client: Mutex::new(None) })
+    }
+
+    fn identity(&self) -> Result<Arc<Identity>, master_ca::Error> {
+        let now = SystemTime::now();
+        let mut slot = self.client.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(identity) = slot.as_ref()
+            && now < identity.issued.not_after - profile::MASTER_LIFE / 3
+        {
+            return Ok(identity.clone());
+        }
+        let fresh = Arc::new(self.authority.make_kubelet_client(now)?);
+        *slot = Some(fresh.clone());
+        Ok(fresh)
+    }
+
+    async fn connect(
+        &self,
+        target: &NodeTarget,
+    ) -> Result<Box<dyn NodeStream>, Box<dyn std::error::Error + Send + Sync>> {
+        let identity = self.identity()?;
+        let verifier = NodeVerifier { inner: self.verifier.clone(), user: node_user(&target.name) };
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut config = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(verifier))
+            .with_client_auth_cert(identity.issued.chain(), PrivateKeyDer::from(identity.key.clone_key()))?;
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let name = ServerName::try_from(target.address.clone())?;
+        let host = target.address.trim_matches(['[', ']']);
+        let connect = async {
+            let socket = TcpStream::connect((host, target.port)).await?;
+            socket.set_nodelay(true)?;
+            TlsConnector::from(Arc::new(config)).connect(name, socket).await
+        };
+        let stream = tokio::time::timeout(PATIENCE, connect).await??;
+        Ok(Box::new(stream))
+    }
+}
+
+impl NodeDialer for Dialer {
+    fn dial(&self, target: NodeTarget) -> BoxFuture<'_, Result<Box<dyn NodeStream>, DialError>> {
+        Box::pin(async move {
+            self.connect(&target).await.map_err(|source| DialError {
+                node: target.name.clone(),
+                address: format!("{}:{}", target.address, target.port),
+                source,
+            })
+        })
+    }
+}
+
+/// The cluster's chain, a server's usage, and the node's own subject: an address may move, the attested name does not.
+#[derive(Debug)]
+struct NodeVerifier {
+    inner: Arc<WebPkiServerVerifier>,
+    user: String,
+}
+
+impl ServerCertVerifier for NodeVerifier {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let subject = X509Certificate::from_der(certificate).ok().and_then(|(_, parsed)| {
+            parsed.subject().iter_common_name().next().and_then(|cn| cn.as_str().ok().map(str::to_owned))
+        });
+        if subject.as_deref() != Some(self.user.as_str()) {
+            return Err(CertificateError::NotValidForName.into());
+        }
+        match self.inner.verify_server_cert(certificate, intermediates, name, ocsp, now) {
+            // The chain was verified before the name is looked at; the subject is the name here.
+            Err(rustls::Error::InvalidCertificate(
+                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+            )) => Ok(ServerCertVerified::assertion()),
+            other => other,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.inner.verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.inner.verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.inner.supported_verify_schemes()
+    }
+}

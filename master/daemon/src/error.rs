@@ -1,0 +1,81 @@
+//! Why the master does not start.
+
+use std::path::PathBuf;
+
+/// A failure of the master as a whole.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// The objects that every cluster has could not be made.
+    #[error("the namespaces that always are could not be made")]
+    Prepare(#[source] master_api::ApiError),
+    /// A file.
+    #[error("cannot {what} {}", path.display())]
+    File {
+        what: &'static str,
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    /// The configuration has faults.
+    #[error("the configuration has faults:\n{0}")]
+    Faults(config_model::Faults),
+    /// The document is sound and not a master's.
+    #[error("{}: it has no [cluster], so it is not a master's configuration; write `kind = \"cluster\"` or a first master's user-data", .0.display())]
+    NotAMaster(PathBuf),
+    /// The attestor.
+    #[error("the machine's TPM cannot be asked for")]
+    Attestor(#[source] master_ca::attestor::AttestorError),
+    /// Keys and certificates.
+    #[error("cannot open the cluster's keys")]
+    Authority(#[source] master_ca::Error),
+    /// The API's certificate.
+    #[error("the API has no certificate")]
+    Serving(#[source] crate::serving::ServingError),
+    /// A certificate of the master itself.
+    #[error("cannot issue a certificate")]
+    Issue(#[source] master_ca::Error),
+    /// TLS.
+    #[error("cannot set up TLS")]
+    Tls(#[source] rustls::Error),
+    /// TLS of the listener.
+    #[error("cannot set up TLS for the API")]
+    ApiTls(#[source] master_api::TlsError),
+    /// The verifier of nodes.
+    #[error("cannot set up the verification of nodes: {0}")]
+    Verifier(String),
+    /// The store.
+    #[error("cannot open the store in {}", path.display())]
+    Store {
+        path: PathBuf,
+        #[source]
+        source: master_store::StoreError,
+    },
+    /// The attestation service.
+    #[error("cannot set up attestation")]
+    Attest(#[source] master_attest::Error),
+    /// The port.
+    #[error("cannot listen on {address}; another process may have the port")]
+    Listen {
+        address: std::net::SocketAddr,
+        #[source]
+        source: std::io::Error,
+    },
+    /// The runtime.
+    #[error("cannot start the runtime")]
+    Runtime(#[source] std::io::Error),
+    /// A task that must not end.
+    #[error("a part of the master broke off")]
+    Task(#[source] tokio::task::JoinError),
+}
+
+/// The error and its causes in one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        text.push_str(": ");
+        text.push_str(&inner.to_string());
+        cause = inner.source();
+    }
+    text
+}

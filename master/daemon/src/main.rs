@@ -1,0 +1,79 @@
+//! The master: builds the control plane's parts, starts them and ends them in order.
+//!
+//! `master run` reads the configuration, opens keys and store, and serves the API on one port. Until the admin
+//! bootstrapped it, that port answers health and bootstrap only; then the attestation service, the scheduler and the
+//! controllers start, each a future that is dropped at shutdown.
+//!
+//! Tasks: the listener (one task a connection, owned by `master_api::serve`), the renewal of certificates, the
+//! attestation service, scheduler, controllers. All are owned by [`run::run`], which ends the listener first (drain)
+//! and then the rest. Enter there.
+
+mod dialer;
+mod error;
+mod kubeconfig;
+mod run;
+mod serving;
+mod settings;
+
+use clap::{Parser, Subcommand};
+pub(crate) use error::{Error, chain};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use tracing_subscriber::EnvFilter;
+
+/// The control plane in one process.
+#[derive(Debug, Parser)]
+#[command(name = "master", version, about)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the master in the foreground until SIGTERM or SIGINT.
+    Run(RunArgs),
+}
+
+/// How the master is run.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RunArgs {
+    /// The configuration: a cluster's document, or the first master's user-data.
+    #[arg(long)]
+    config: PathBuf,
+    /// Where keys and state are kept.
+    #[arg(long)]
+    data: PathBuf,
+    /// Where to listen.
+    #[arg(long, default_value = "127.0.0.1:6443")]
+    listen: SocketAddr,
+    /// The agent's attestor socket; without it keys are kept in files and the master can't be attested.
+    #[arg(long)]
+    attestor: Option<PathBuf>,
+    /// Where a development master (no `admin_key`) writes the admin's kubeconfig; default: DATA/admin.kubeconfig.
+    #[arg(long)]
+    admin_kubeconfig: Option<PathBuf>,
+    /// Where the root's pin is written for the agent of this machine; default with --attestor: /run/pratique/ca-pin.
+    #[arg(long)]
+    ca_pin: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let Command::Run(args) = cli.command;
+    let filter = EnvFilter::try_from_env("PRATIQUE_LOG").unwrap_or_else(|_unset| EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().max_blocking_threads(16).build();
+    let outcome = match runtime {
+        Ok(runtime) => runtime.block_on(run::run(args)),
+        Err(source) => Err(Error::Runtime(source)),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{}", chain(&error));
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Builds everything, then starts it; at the end the listener drains first.
+
+use crate::dialer::Dialer;
+use crate::serving::{Serving, keep_current};
+use crate::settings::{self, Settings};
+use crate::{Error, RunArgs, kubeconfig};
+use config_attest::Digest;
+use config_attest::EkIssuer;
+use config_attest::release::ReleaseKey;
+use config_kube::identity::{CONTROLLER_MANAGER_USER, SCHEDULER_USER};
+use master_api::{ApiServer, Options, ServeOptions, UserInfo};
+use master_attest::{AttestationService, Bootstrap};
+use master_ca::attestor::Attestor;
+use master_ca::{AttestorKeeper, Authority, FileKeeper, Keeper};
+use master_store::EmbeddedStore;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+/// How long the master waits for the agent's socket: at boot both start together.
+const ATTESTOR_PATIENCE: Duration = Duration::from_secs(120);
+/// Where the agent of a master machine looks for the root's pin.
+const CA_PIN: &str = "/run/pratique/ca-pin";
+
+/// Runs the master until it is told to end.
+pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
+    let settings = settings::load(&args.config)?;
+    make_folder(&args.data)?;
+    let attestor = args.attestor.as_deref().map(Attestor::new);
+    let authority = open_authority(&args, &settings, attestor.clone()).await?;
+    let api = open_api(&args.data)?;
+    // Before the bootstrap's paths are hung in: they let nothing else pass.
+    api.prepare().await.map_err(Error::Prepare)?;
+    let now = SystemTime::now();
+    let serving = Serving::new(&authority, settings.api_names.clone(), now).map_err(Error::Serving)?;
+    let serving = Arc::new(serving);
+    let service = AttestationService::new(&terms(&args, &settings, &serving, attestor)?, authority.clone(), &api)
+        .map_err(Error::Attest)?;
+    api.set_extensions(service.paths());
+    api.set_deny_list(service.deny_list());
+    api.set_node_dialer(Arc::new(Dialer::new(authority.clone())?));
+    let listener =
+        TcpListener::bind(args.listen).await.map_err(|source| Error::Listen { address: args.listen, source })?;
+    if settings.cluster.admin_key.is_none() {
+        let path = args.admin_kubeconfig.clone().unwrap_or_else(|| args.data.join("admin.kubeconfig"));
+        let listen = listener.local_addr().unwrap_or(args.listen);
+        kubeconfig::write(&path, &authority, settings.cluster.name.as_str(), listen)?;
+        tracing::warn!(
+            kubeconfig = %path.display(),
+            "DEVELOPMENT: the configuration names no admin_key, so whoever reads this file is the admin"
+        );
+    }
+    operate(Parts { api, authority, serving, service, listener }).await
+}
+
+struct Parts {
+    api: ApiServer,
+    authority: Arc<Authority>,
+    serving: Arc<Serving>,
+    service: Arc<AttestationService>,
+    listener: TcpListener,
+}
+
+/// Starts the parts in order and ends them in order.
+async fn operate(parts: Parts) -> Result<(), Error> {
+    let Parts { api, authority, serving, service, listener } = parts;
+    let shutdown = CancellationToken::new();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(keep_current(authority.clone(), serving.clone()));
+    tasks.spawn(control_plane(api.clone(), service.clone()));
+    if service.is_bootstrapped() {
+        // The deny list must be whole before the first request.
+        service.ready().await;
+    } else {
+        tracing::info!("not bootstrapped: only health and bootstrap are served; run `pratique bootstrap`");
+    }
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(authority.root().clone()).map_err(Error::Tls)?;
+    let tls = Arc::new(master_api::tls_config(serving, roots).map_err(Error::ApiTls)?);
+    tracing::info!(address = %listener.local_addr().map(|a| a.to_string()).unwrap_or_default(), pin = authority.pin(), "serving");
+    let mut server = tokio::spawn(master_api::serve(listener, tls, api, ServeOptions::default(), shutdown.clone()));
+    // Cancel-safe: each arm waits for one event and ends the wait for good.
+    let outcome = tokio::select! {
+        () = asked_to_end() => Ok(()),
+        broken = tasks.join_next() => broken.unwrap_or(Ok(())).map_err(Error::Task),
+        ended = &mut server => return ended.map_err(Error::Task),
+    };
+    tracing::info!("ending: open requests are let finish");
+    shutdown.cancel();
+    server.await.map_err(Error::Task)?;
+    tasks.shutdown().await;
+    outcome
+}
+
+/// What runs once the cluster is the admin's.
+async fn control_plane(api: ApiServer, service: Arc<AttestationService>) {
+    service.bootstrapped().await;
+    let scheduler = api.client(UserInfo::authenticated(SCHEDULER_USER, Vec::<String>::new()));
+    let controllers = api.client(UserInfo::authenticated(CONTROLLER_MANAGER_USER, Vec::<String>::new()));
+    tokio::join!(
+        Box::pin(service.run()),
+        Box::pin(master_schedule::run(scheduler, master_schedule::Options::default(), std::future::pending())),
+        Box::pin(master_control::run(controllers, master_control::Options::default(), std::future::pending())),
+    );
+}
+
+async fn asked_to_end() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (Ok(mut term), Ok(mut int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+        tracing::error!("signals cannot be received; only SIGKILL ends this process");
+        return std::future::pending().await;
+    };
+    // Cancel-safe: a signal that is not taken here is not needed.
+    tokio::select! {
+        _ = term.recv() => {}
+        _ = int.recv() => {}
+    }
+}
+
+async fn open_authority(
+    args: &RunArgs,
+    settings: &Settings,
+    attestor: Option<Attestor>,
+) -> Result<Arc<Authority>, Error> {
+    let (folder, cluster) = (args.data.join("ca"), settings.cluster.name.to_string());
+    let open = move || {
+        let keeper: Arc<dyn Keeper> = if let Some(attestor) = attestor {
+            attestor.wait(ATTESTOR_PATIENCE).map_err(Error::Attestor)?;
+            Arc::new(AttestorKeeper::new(attestor))
+        } else {
+            tracing::warn!(
+                "INSECURE: no --attestor, so the cluster's private keys lie in plain files under {}; whoever reads them is \
+                 the cluster",
+                folder.display()
+            );
+            Arc::new(FileKeeper)
+        };
+        Authority::open(&folder, &cluster, keeper, SystemTime::now()).map_err(Error::Authority)
+    };
+    tokio::task::spawn_blocking(open).await.map_err(Error::Task)?.map(Arc::new)
+}
+
+fn open_api(data: &Path) -> Result<ApiServer, Error> {
+    let path = data.join("store");
+    make_folder(&path)?;
+    let store = EmbeddedStore::open(&path).map_err(|source| Error::Store { path, source })?;
+    Ok(ApiServer::new(Arc::new(store), Options::default()))
+}
+
+fn terms(
+    args: &RunArgs,
+    settings: &Settings,
+    serving: &Serving,
+    attestor: Option<Attestor>,
+) -> Result<master_attest::Terms, Error> {
+    let cluster = &settings.cluster;
+    let release_keys = cluster.release_keys.iter().map(|key| {
+        let pem = master_ca::pem("PUBLIC KEY", &key.public_key.spki_der);
+        ReleaseKey::from_pem(key.name.as_str(), &pem).map_err(|e| Error::Verifier(e.to_string()))
+    });
+    let ek_issuers = cluster.ek_issuers.iter().map(|issuer| {
+        EkIssuer::from_der(issuer.name.as_str(), issuer.certificates.clone())
+            .map_err(|e| Error::Verifier(e.to_string()))
+    });
+    let ca_pin = args.ca_pin.clone().or_else(|| args.attestor.as_ref().map(|_| PathBuf::from(CA_PIN)));
+    Ok(master_attest::Terms {
+        cluster: cluster.name.to_string(),
+        api_names: settings.api_names.clone(),
+        release_keys: release_keys.collect::<Result<_, _>>()?,
+        ek_issuers: ek_issuers.collect::<Result<_, _>>()?,
+        policy: cluster.policy.clone(),
+        server_spki: serving.spki_hash(),
+        bootstrap: Bootstrap {
+            admin_key: cluster.admin_key.map(|pin| Digest(pin.0)),
+            record: args.data.join("bootstrap.json"),
+            ca_pin,
+            attestor,
+            name: settings.name.clone().unwrap_or_default(),
+            addresses: settings.addresses.clone(),
+        },
+    })
+}
+
+fn make_folder(path: &Path) -> Result<(), Error> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|source| Error::File {
+        what: "make",
+        path: path.to_owned(),
+        source,
+    })
+}

@@ -1,0 +1,142 @@
+//! The API's certificate: chosen at each handshake, swapped while serving. The key stays for the life of the process,
+//! so that evidence made over one connection names the key that every connection shows.
+
+use config_attest::Digest;
+use master_ca::{Authority, Issued, profile};
+use rustls::crypto::ring::sign::any_ecdsa_type;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::{CertifiedKey, SigningKey};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, SystemTime};
+
+/// A certificate is renewed when this share of its life is left.
+const RENEW_LEFT: u32 = 3;
+
+/// The certificate in use.
+#[derive(Debug)]
+pub(crate) struct Serving {
+    names: Vec<String>,
+    key: Arc<dyn SigningKey>,
+    spki: Vec<u8>,
+    current: RwLock<(Arc<CertifiedKey>, SystemTime)>,
+}
+
+/// Why there is no certificate to serve with.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ServingError {
+    /// The authority did not issue one.
+    #[error("cannot issue the API's certificate")]
+    Issue(#[source] master_ca::Error),
+    /// The TLS library does not take the key.
+    #[error("cannot use the API's key")]
+    Key(#[source] rustls::Error),
+}
+
+impl Serving {
+    /// Makes a key, and the first certificate over it.
+    pub(crate) fn new(authority: &Authority, names: Vec<String>, now: SystemTime) -> Result<Self, ServingError> {
+        let identity = authority.make_serving(&names, now).map_err(ServingError::Issue)?;
+        let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(identity.key.secret_pkcs8_der().to_vec()));
+        let key = any_ecdsa_type(&key).map_err(ServingError::Key)?;
+        let spki = identity.spki;
+        let not_after = identity.issued.not_after;
+        let certified = Arc::new(CertifiedKey::new(shown(authority, &identity.issued), key.clone()));
+        Ok(Self { names, key, spki, current: RwLock::new((certified, not_after)) })
+    }
+
+    /// SHA-256 of the key's SubjectPublicKeyInfo.
+    pub(crate) fn spki_hash(&self) -> Digest {
+        Digest::of(&self.spki)
+    }
+
+    /// When the certificate is to be renewed.
+    pub(crate) fn renewal_due(&self) -> SystemTime {
+        let (_, not_after) = &*self.current.read().unwrap_or_else(PoisonError::into_inner);
+        *not_after - profile::MASTER_LIFE / RENEW_LEFT
+    }
+
+    /// Issues a new certificate over the same key and shows it from now on.
+    pub(crate) fn renew(&self, authority: &Authority, now: SystemTime) -> Result<(), ServingError> {
+        let issued = authority.renew_serving(&self.names, &self.spki, now).map_err(ServingError::Issue)?;
+        let certified = Arc::new(CertifiedKey::new(shown(authority, &issued), self.key.clone()));
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = (certified, issued.not_after);
+        Ok(())
+    }
+}
+
+/// Leaf, intermediate and root: a node that has not joined knows the root by its pin only, so it must see it.
+fn shown(authority: &Authority, issued: &Issued) -> Vec<CertificateDer<'static>> {
+    let mut chain = issued.chain();
+    chain.push(authority.root().clone());
+    chain
+}
+
+impl ResolvesServerCert for Serving {
+    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.current.read().unwrap_or_else(PoisonError::into_inner).0.clone())
+    }
+}
+
+/// Longest pause between two looks at what is due: clocks are set, machines sleep.
+const LOOK: Duration = Duration::from_secs(3600);
+/// Pause after a failure.
+const RETRY: Duration = Duration::from_secs(60);
+
+/// Renews the intermediate and the API's certificate before they end. Drop it to stop.
+pub(crate) async fn keep_current(authority: Arc<Authority>, serving: Arc<Serving>) {
+    loop {
+        let (authority, serving) = (authority.clone(), serving.clone());
+        let round = tokio::task::spawn_blocking(move || renew_due(&authority, &serving, SystemTime::now()));
+        let pause = match round.await {
+            Ok(Ok(())) => LOOK,
+            Ok(Err(error)) => {
+                tracing::error!(error = %crate::chain(&error), "certificates could not be renewed; trying again");
+                RETRY
+            }
+            Err(error) => {
+                tracing::error!(error = %error, "the renewal of certificates broke off; trying again");
+                RETRY
+            }
+        };
+        tokio::time::sleep(pause).await;
+    }
+}
+
+fn renew_due(authority: &Authority, serving: &Serving, now: SystemTime) -> Result<(), ServingError> {
+    let rotated = authority.renew_if_due(now).map_err(ServingError::Issue)?;
+    if rotated {
+        tracing::info!("the issuing intermediate was renewed");
+    }
+    if rotated || now >= serving.renewal_due() {
+        serving.renew(authority, now)?;
+        tracing::info!("the API's certificate was renewed");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use master_ca::FileKeeper;
+
+    fn leaf(serving: &Serving) -> Vec<u8> {
+        serving.current.read().unwrap().0.cert[0].to_vec()
+    }
+
+    #[test]
+    fn the_certificate_is_swapped_before_it_ends_and_its_key_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let now = SystemTime::now();
+        let authority = Authority::open(folder.path(), "lab", Arc::new(FileKeeper), now).unwrap();
+        let serving = Serving::new(&authority, vec!["127.0.0.1".to_owned()], now).unwrap();
+        let (first, key) = (leaf(&serving), serving.spki_hash());
+        renew_due(&authority, &serving, now).unwrap();
+        assert_eq!(leaf(&serving), first);
+        let later = serving.renewal_due() + Duration::from_secs(1);
+        renew_due(&authority, &serving, later).unwrap();
+        assert_ne!(leaf(&serving), first);
+        assert_eq!(serving.spki_hash(), key);
+        assert!(serving.renewal_due() > later);
+    }
+}

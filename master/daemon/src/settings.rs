@@ -1,0 +1,106 @@
+//! What the configuration says, as the parts of the master want it.
+
+use crate::Error;
+use config_model::network::Interface;
+use config_model::{ClusterConfig, Document, MachineConfig};
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::Path;
+
+/// Names that every API certificate carries.
+const FIXED_NAMES: [&str; 7] = [
+    "127.0.0.1",
+    "::1",
+    "localhost",
+    "kubernetes",
+    "kubernetes.default",
+    "kubernetes.default.svc",
+    "kubernetes.default.svc.cluster.local",
+];
+
+/// The master's configuration.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    /// The cluster.
+    pub(crate) cluster: ClusterConfig,
+    /// IP addresses and DNS names of the API.
+    pub(crate) api_names: Vec<String>,
+    /// The machine's name, where it is a machine's document.
+    pub(crate) name: Option<String>,
+    /// Where the machine says it is.
+    pub(crate) addresses: Vec<String>,
+}
+
+/// Reads and checks the configuration.
+pub(crate) fn load(path: &Path) -> Result<Settings, Error> {
+    let bytes = std::fs::read(path).map_err(|source| Error::File { what: "read", path: path.to_owned(), source })?;
+    let document = config_model::parse(&bytes, &path.display().to_string()).map_err(Error::Faults)?;
+    match document {
+        Document::Cluster(cluster) => Ok(settings(*cluster, None)),
+        Document::Machine(machine) => {
+            let cluster = machine.cluster().cloned().ok_or_else(|| Error::NotAMaster(path.to_owned()))?;
+            Ok(settings(cluster, Some(&machine)))
+        }
+        Document::Image(_) | Document::Policy(_) => Err(Error::NotAMaster(path.to_owned())),
+    }
+}
+
+fn settings(cluster: ClusterConfig, machine: Option<&MachineConfig>) -> Settings {
+    let name = machine.and_then(|m| m.name.as_ref()).map(|name| name.as_str().to_owned());
+    let own = machine.map(|m| m.network.interfaces.as_slice()).unwrap_or_default();
+    let addresses: Vec<String> = own
+        .iter()
+        .flat_map(|interface: &Interface| &interface.addresses)
+        .map(|cidr| cidr.address.to_string())
+        .collect();
+    let mut names: BTreeSet<String> = FIXED_NAMES.iter().map(|name| (*name).to_owned()).collect();
+    names.insert(first_address(cluster.service_cidr.network()).to_string());
+    names.extend(cluster.api_names.iter().map(|host| host.to_string().to_ascii_lowercase()));
+    names.extend(name.clone());
+    names.extend(addresses.iter().cloned());
+    Settings { cluster, api_names: names.into_iter().collect(), name, addresses }
+}
+
+/// The service address of the API itself: the first of the range (upstream's choice).
+fn first_address(network: IpAddr) -> IpAddr {
+    match network {
+        IpAddr::V4(v4) => IpAddr::V4(Ipv4Addr::from(u32::from(v4).saturating_add(1))),
+        IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from(u128::from(v6).saturating_add(1))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load_text(text: &str) -> Result<Settings, Error> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config.toml");
+        std::fs::write(&path, text).unwrap();
+        load(&path)
+    }
+
+    #[test]
+    fn the_api_is_named_by_all_its_names() {
+        let settings = load_text(
+            "version = 1\n[machine]\nname = \"m-1\"\n[[network.interface]]\nname = \"eth1\"\n\
+             addresses = [\"192.0.2.10/24\"]\n[cluster]\nname = \"lab\"\nadmin_key = \
+             \"sha256:0000000000000000000000000000000000000000000000000000000000000000\"\n\
+             api_names = [\"api.example\"]\n",
+        )
+        .unwrap();
+        for name in ["127.0.0.1", "m-1", "192.0.2.10", "api.example", "10.96.0.1", "kubernetes.default.svc"] {
+            assert!(settings.api_names.iter().any(|n| n == name), "{name} in {:?}", settings.api_names);
+        }
+    }
+
+    #[test]
+    fn a_worker_is_told_that_it_is_no_master() {
+        let error = load_text(
+            "version = 1\n[master]\nendpoints = [\"https://192.0.2.10:6443\"]\nca_pins = \
+             [\"sha256:0000000000000000000000000000000000000000000000000000000000000000\"]\n",
+        )
+        .unwrap_err();
+        assert!(matches!(error, Error::NotAMaster(_)), "{error}");
+    }
+}

@@ -1,0 +1,129 @@
+//! Node selectors and node affinity: which nodes a pod names by their labels and names.
+
+use config_kube::k8s_openapi::api::core::v1::{
+    NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PodSpec, PreferredSchedulingTerm,
+};
+use std::collections::BTreeMap;
+
+/// What a pod says about nodes.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct NodeWishes {
+    selector: BTreeMap<String, String>,
+    required: Option<NodeSelector>,
+    preferred: Vec<PreferredSchedulingTerm>,
+}
+
+impl NodeWishes {
+    pub(crate) fn of(spec: &PodSpec) -> Self {
+        let affinity = spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.clone()).unwrap_or_default();
+        Self {
+            selector: spec.node_selector.clone().unwrap_or_default(),
+            required: affinity.required_during_scheduling_ignored_during_execution,
+            preferred: affinity.preferred_during_scheduling_ignored_during_execution.unwrap_or_default(),
+        }
+    }
+
+    /// Whether a node will do.
+    pub(crate) fn allow(&self, name: &str, labels: &BTreeMap<String, String>) -> bool {
+        let selected = self.selector.iter().all(|(key, value)| labels.get(key) == Some(value));
+        let required = self
+            .required
+            .as_ref()
+            .is_none_or(|selector| selector.node_selector_terms.iter().any(|term| matches(term, name, labels)));
+        selected && required
+    }
+
+    /// Sum of the weights of the wishes that a node meets.
+    pub(crate) fn weight(&self, name: &str, labels: &BTreeMap<String, String>) -> i64 {
+        let met = self.preferred.iter().filter(|wish| matches(&wish.preference, name, labels));
+        met.map(|wish| i64::from(wish.weight)).sum()
+    }
+}
+
+/// A term without any requirement matches nothing (upstream).
+fn matches(term: &NodeSelectorTerm, name: &str, labels: &BTreeMap<String, String>) -> bool {
+    let expressions = term.match_expressions.as_deref().unwrap_or_default();
+    let fields = term.match_fields.as_deref().unwrap_or_default();
+    if expressions.is_empty() && fields.is_empty() {
+        return false;
+    }
+    let field = |key: &str| (key == "metadata.name").then_some(name);
+    expressions.iter().all(|need| meets(need, labels.get(&need.key).map(String::as_str)))
+        && fields.iter().all(|need| meets(need, field(&need.key)))
+}
+
+fn meets(need: &NodeSelectorRequirement, value: Option<&str>) -> bool {
+    let values = need.values.as_deref().unwrap_or_default();
+    let among = value.is_some_and(|value| values.iter().any(|wanted| wanted == value));
+    let numbers = || {
+        let wanted = values.first().filter(|_| values.len() == 1)?;
+        Some((value?.parse::<i64>().ok()?, wanted.parse::<i64>().ok()?))
+    };
+    match need.operator.as_str() {
+        "In" => among,
+        "NotIn" => !among,
+        "Exists" => value.is_some(),
+        "DoesNotExist" => value.is_none(),
+        "Gt" => numbers().is_some_and(|(value, wanted)| value > wanted),
+        "Lt" => numbers().is_some_and(|(value, wanted)| value < wanted),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn allowed(spec: Value) -> bool {
+        let mut spec = spec;
+        spec["containers"] = json!([]);
+        let labels = [("disk", "ssd"), ("rank", "7")].map(|(key, value)| (key.to_owned(), value.to_owned()));
+        NodeWishes::of(&serde_json::from_value(spec).unwrap()).allow("n1", &labels.into())
+    }
+
+    fn required(terms: &Value) -> Value {
+        let selector = json!({"nodeSelectorTerms": terms});
+        json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": selector}}})
+    }
+
+    fn expression(key: &str, operator: &str, values: &[&str]) -> bool {
+        allowed(required(&json!([{"matchExpressions": [{"key": key, "operator": operator, "values": values}]}])))
+    }
+
+    #[test]
+    fn selectors_want_every_label() {
+        assert!(allowed(json!({"nodeSelector": {"disk": "ssd"}})));
+        assert!(!allowed(json!({"nodeSelector": {"disk": "ssd", "zone": "a"}})));
+    }
+
+    #[test]
+    fn every_operator_means_what_upstream_says() {
+        assert!(expression("disk", "In", &["hdd", "ssd"]) && !expression("zone", "In", &["a"]));
+        assert!(expression("zone", "NotIn", &["a"]) && !expression("disk", "NotIn", &["ssd"]));
+        assert!(expression("disk", "Exists", &[]) && !expression("zone", "Exists", &[]));
+        assert!(expression("zone", "DoesNotExist", &[]) && !expression("disk", "DoesNotExist", &[]));
+        assert!(expression("rank", "Gt", &["6"]) && !expression("rank", "Gt", &["7"]));
+        assert!(expression("rank", "Lt", &["8"]) && !expression("disk", "Lt", &["8"]));
+        assert!(!expression("disk", "Like", &["s"]));
+    }
+
+    #[test]
+    fn terms_are_alternatives_and_an_empty_one_matches_nothing() {
+        let no = json!({"matchExpressions": [{"key": "zone", "operator": "Exists"}]});
+        let yes = json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]});
+        assert!(allowed(required(&json!([no, yes]))));
+        assert!(!allowed(required(&json!([no]))));
+        assert!(!allowed(required(&json!([{}]))));
+    }
+
+    #[test]
+    fn wishes_add_their_weights() {
+        let term = |key: &str| json!({"matchExpressions": [{"key": key, "operator": "Exists"}]});
+        let wishes = json!([{"weight": 5, "preference": term("disk")}, {"weight": 7, "preference": term("zone")}]);
+        let spec = json!({"containers": [], "affinity": {"nodeAffinity":
+            {"preferredDuringSchedulingIgnoredDuringExecution": wishes}}});
+        let wishes = NodeWishes::of(&serde_json::from_value(spec).unwrap());
+        assert_eq!(wishes.weight("n1", &[("disk".to_owned(), String::new())].into()), 5);
+    }
+}

@@ -1,0 +1,70 @@
+//! What the scheduler knows of a node.
+
+use crate::resources::Resources;
+use crate::taints::NodeTaint;
+use config_kube::k8s_openapi::api::core::v1::Node;
+use config_kube::taints::{NOT_READY, UNREACHABLE};
+use std::collections::BTreeMap;
+
+/// A node, as far as placing pods goes. Equal where nothing changed that could place a pod.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NodeInfo {
+    pub(crate) name: String,
+    pub(crate) labels: BTreeMap<String, String>,
+    pub(crate) taints: Vec<NodeTaint>,
+    pub(crate) allocatable: Resources,
+    pub(crate) cordoned: bool,
+}
+
+impl NodeInfo {
+    /// Reads a node. A node that isn't ready counts as tainted so, even before a controller wrote the taint.
+    pub fn of(node: &Node) -> Self {
+        let spec = node.spec.as_ref();
+        let status = node.status.as_ref();
+        let mut taints: Vec<NodeTaint> =
+            spec.and_then(|spec| spec.taints.as_ref()).into_iter().flatten().map(NodeTaint::of).collect();
+        let conditions = status.and_then(|status| status.conditions.as_ref()).into_iter().flatten();
+        let ready = conditions.filter(|condition| condition.type_ == "Ready").map(|c| c.status.as_str()).next();
+        let finding = match ready {
+            Some("True") => None,
+            Some("Unknown") => Some(UNREACHABLE),
+            Some(_) | None => Some(NOT_READY),
+        };
+        if let Some(key) = finding
+            && !taints.iter().any(|taint| taint.key() == key && taint.forbids())
+        {
+            taints.push(NodeTaint::found(key));
+        }
+        let allocatable = status.and_then(|status| status.allocatable.as_ref().or(status.capacity.as_ref()));
+        Self {
+            name: node.metadata.name.clone().unwrap_or_default(),
+            labels: node.metadata.labels.clone().unwrap_or_default(),
+            taints,
+            allocatable: Resources::of(allocatable),
+            cordoned: spec.and_then(|spec| spec.unschedulable).unwrap_or(false),
+        }
+    }
+
+    /// The node's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+/// A port of the node's own address that a pod takes.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct HostPort {
+    pub(crate) address: String,
+    pub(crate) protocol: String,
+    pub(crate) port: i32,
+}
+
+impl HostPort {
+    /// Whether both can't be on one node: same protocol and port, and the same address or one of them all addresses.
+    pub(crate) fn collides(&self, other: &Self) -> bool {
+        let all = |port: &Self| port.address == "0.0.0.0";
+        self.port == other.port
+            && self.protocol == other.protocol
+            && (self.address == other.address || all(self) || all(other))
+    }
+}

@@ -1,0 +1,177 @@
+//! Amounts of named resources: what pods request and nodes have.
+
+use config_kube::Amount;
+use config_kube::k8s_openapi::api::core::v1::{Container, PodSpec, ResourceRequirements};
+use config_kube::k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use std::collections::BTreeMap;
+
+/// Processor time, in cores.
+pub(crate) const CPU: &str = "cpu";
+/// Bytes of memory.
+pub(crate) const MEMORY: &str = "memory";
+/// Number of pods; nodes have it, pods don't ask for it.
+pub(crate) const PODS: &str = "pods";
+
+/// What a container that asks for nothing is taken to use, for scores only: otherwise a hundred of them weigh nothing
+/// (upstream's figures).
+const SCORED_CPU: Amount = Amount::milli(100);
+/// As [`SCORED_CPU`].
+const SCORED_MEMORY: Amount = Amount::units(200 << 20);
+
+/// Amounts by resource name; what is not there is nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Resources(BTreeMap<String, Amount>);
+
+impl Resources {
+    /// Reads a list of the API. A quantity that can't be read is taken as nothing: the API server validated it.
+    pub fn of(list: Option<&BTreeMap<String, Quantity>>) -> Self {
+        let amounts = list.into_iter().flatten();
+        Self(amounts.filter_map(|(name, quantity)| Some((name.clone(), Amount::try_from(quantity).ok()?))).collect())
+    }
+
+    /// How much of a resource.
+    pub fn get(&self, name: &str) -> Amount {
+        self.0.get(name).copied().unwrap_or_default()
+    }
+
+    /// Sets the amount of a resource.
+    #[must_use]
+    pub fn with(mut self, name: &str, amount: Amount) -> Self {
+        self.0.insert(name.to_owned(), amount);
+        self
+    }
+
+    /// All amounts.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, Amount)> {
+        self.0.iter().map(|(name, amount)| (name.as_str(), *amount))
+    }
+
+    /// Adds amounts.
+    pub(crate) fn add(&mut self, other: &Self) {
+        for (name, amount) in &other.0 {
+            let own = self.0.entry(name.clone()).or_default();
+            *own = *own + *amount;
+        }
+    }
+
+    /// Takes amounts off again.
+    pub(crate) fn remove(&mut self, other: &Self) {
+        for (name, amount) in &other.0 {
+            if let Some(own) = self.0.get_mut(name) {
+                *own = *own - *amount;
+            }
+        }
+    }
+
+    /// The larger of both amounts, for each resource.
+    fn max(&mut self, other: &Self) {
+        for (name, amount) in &other.0 {
+            let own = self.0.entry(name.clone()).or_default();
+            *own = (*own).max(*amount);
+        }
+    }
+
+    /// These amounts, with those of `other` where it has any.
+    fn overridden(mut self, other: &Self) -> Self {
+        self.0.extend(other.0.iter().map(|(name, amount)| (name.clone(), *amount)));
+        self
+    }
+}
+
+/// What a pod needs at its peak: its containers together with its sidecars, or one init container with the sidecars before
+/// it, whichever is more; where the pod itself names requests, these instead; and its overhead.
+pub(crate) fn needed(spec: &PodSpec) -> Resources {
+    peak(spec, |container| Resources::of(requests(container.resources.as_ref())))
+}
+
+/// The same for scores, where a container that asks for nothing counts as something.
+pub(crate) fn scored(spec: &PodSpec) -> Resources {
+    peak(spec, |container| {
+        let own = Resources::of(requests(container.resources.as_ref()));
+        let [cpu, memory] = [(CPU, SCORED_CPU), (MEMORY, SCORED_MEMORY)].map(|(name, least)| {
+            let asked = own.get(name);
+            if asked == Amount::ZERO { least } else { asked }
+        });
+        Resources::default().with(CPU, cpu).with(MEMORY, memory)
+    })
+}
+
+fn requests(resources: Option<&ResourceRequirements>) -> Option<&BTreeMap<String, Quantity>> {
+    resources.and_then(|resources| resources.requests.as_ref())
+}
+
+fn peak(spec: &PodSpec, of: impl Fn(&Container) -> Resources) -> Resources {
+    let mut sidecars = Resources::default();
+    let mut start = Resources::default();
+    for container in spec.init_containers.iter().flatten() {
+        let own = of(container);
+        if container.restart_policy.as_deref() == Some("Always") {
+            sidecars.add(&own);
+            start.max(&sidecars);
+        } else {
+            let mut with_sidecars = sidecars.clone();
+            with_sidecars.add(&own);
+            start.max(&with_sidecars);
+        }
+    }
+    let mut all = sidecars;
+    spec.containers.iter().for_each(|container| all.add(&of(container)));
+    all.max(&start);
+    let mut all = all.overridden(&Resources::of(requests(spec.resources.as_ref())));
+    all.add(&Resources::of(spec.overhead.as_ref()));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn spec(spec: Value) -> PodSpec {
+        serde_json::from_value(spec).unwrap()
+    }
+
+    fn container(cpu: &str) -> Value {
+        json!({"name": "c", "resources": {"requests": {"cpu": cpu}}})
+    }
+
+    fn cpu(pod: Value) -> String {
+        needed(&spec(pod)).get(CPU).to_string()
+    }
+
+    #[test]
+    fn containers_add_up_and_init_containers_take_turns() {
+        assert_eq!(cpu(json!({"containers": [container("1"), container("500m")]})), "1500m");
+        assert_eq!(
+            cpu(json!({"containers": [container("1")], "initContainers": [container("2"), container("3")]})),
+            "3"
+        );
+    }
+
+    #[test]
+    fn a_sidecar_counts_beside_what_starts_after_it() {
+        let mut sidecar = container("1");
+        sidecar["restartPolicy"] = json!("Always");
+        let after = json!({"containers": [container("1")], "initContainers": [sidecar, container("3")]});
+        assert_eq!(cpu(after), "4");
+        let before = json!({"containers": [container("1")], "initContainers": [container("3"), sidecar]});
+        assert_eq!(cpu(before), "3");
+    }
+
+    #[test]
+    fn requests_of_the_pod_itself_stand_instead_and_overhead_is_added() {
+        let pod = json!({
+            "containers": [container("1")],
+            "resources": {"requests": {"cpu": "700m"}},
+            "overhead": {"cpu": "100m"},
+        });
+        assert_eq!(cpu(pod), "800m");
+    }
+
+    #[test]
+    fn silence_weighs_something_in_scores_only() {
+        let silent = spec(json!({"containers": [{"name": "a"}, {"name": "b"}]}));
+        assert_eq!(needed(&silent).get(CPU), Amount::ZERO);
+        assert_eq!(scored(&silent).get(CPU), Amount::milli(200));
+    }
+}

@@ -1,0 +1,293 @@
+//! The loop: follows pods and nodes, decides, writes.
+
+use crate::NAME;
+use crate::choose::choose;
+use crate::node::NodeInfo;
+use crate::queue::{Queue, Waiting};
+use crate::request::PodRequest;
+use crate::snapshot::{PodKey, Snapshot};
+use crate::words::Unschedulable;
+use config_kube::k8s_openapi::api::core::v1::{Binding, Node, ObjectReference, Pod};
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use futures_util::future::BoxFuture;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use master_api::{ApiError, Change, Client, Follower, Happening, ListParams, Patch, Recorder, Severity};
+use serde_json::json;
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Settings of the loop.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Writes (binds, conditions) that may be under way at once.
+    pub in_flight: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { in_flight: 64 }
+    }
+}
+
+/// Schedules until `shutdown` resolves. Writes under way are dropped then: each is one request that was done or was not.
+pub async fn run(client: Client, options: Options, shutdown: impl Future<Output = ()> + Send) {
+    let mut pods = Follower::<Pod>::new(client.clone(), None, ListParams::default());
+    let mut nodes = Follower::<Node>::new(client.clone(), None, ListParams::default());
+    let mut scheduler = Scheduler::new(client);
+    let mut writes: FuturesUnordered<BoxFuture<'static, Outcome>> = FuturesUnordered::new();
+    let mut shutdown = std::pin::pin!(shutdown);
+    loop {
+        let wake = scheduler.queue.wake(Instant::now());
+        let sleep = tokio::time::sleep_until(wake.unwrap_or_else(far).into());
+        let ready = scheduler.ready() && writes.len() < options.in_flight;
+        // All arms are cancel-safe: followers and streams keep what they have not handed out, the rest holds nothing.
+        tokio::select! {
+            () = &mut shutdown => return,
+            change = nodes.next() => scheduler.node_changed(change),
+            change = pods.next() => scheduler.pod_changed(change),
+            Some(outcome) = writes.next() => scheduler.written(outcome),
+            () = sleep => {}
+            () = std::future::ready(()), if ready => writes.extend(scheduler.step()),
+        }
+        if scheduler.overflowed && scheduler.queue.is_empty() {
+            scheduler.overflowed = false;
+            pods.relist();
+        }
+    }
+}
+
+fn far() -> Instant {
+    Instant::now() + std::time::Duration::from_secs(3600)
+}
+
+/// What became of a write.
+enum Outcome {
+    /// A bind was answered.
+    Bind { key: PodKey, uid: String, result: Result<(), ApiError> },
+    /// A pod was told why it waits.
+    Told,
+}
+
+struct Scheduler {
+    client: Client,
+    recorder: Arc<Recorder>,
+    snapshot: Snapshot,
+    queue: Queue,
+    pods_listed: bool,
+    nodes_listed: bool,
+    overflowed: bool,
+}
+
+impl Scheduler {
+    fn new(client: Client) -> Self {
+        Self {
+            recorder: Arc::new(Recorder::new(client.clone(), NAME)),
+            client,
+            snapshot: Snapshot::default(),
+            queue: Queue::default(),
+            pods_listed: false,
+            nodes_listed: false,
+            overflowed: false,
+        }
+    }
+
+    /// Whether a decision can be made. Never on half a picture.
+    fn ready(&self) -> bool {
+        self.pods_listed && self.nodes_listed && self.queue.is_ready()
+    }
+
+    fn node_changed(&mut self, change: Change<Node>) {
+        match change {
+            Change::Listed(nodes) => {
+                let names: BTreeSet<_> = nodes.iter().filter_map(|node| node.metadata.name.clone()).collect();
+                let gone: Vec<_> =
+                    self.snapshot.nodes().filter(|name| !names.contains(*name)).map(str::to_owned).collect();
+                for name in &gone {
+                    self.snapshot.remove_node(name);
+                }
+                for node in &nodes {
+                    self.snapshot.set_node(NodeInfo::of(node));
+                }
+                self.nodes_listed = true;
+                self.queue.cluster_changed(Instant::now());
+            }
+            Change::Set(node) => {
+                if self.snapshot.set_node(NodeInfo::of(&node)) {
+                    self.queue.cluster_changed(Instant::now());
+                }
+            }
+            Change::Gone(node) => self.snapshot.remove_node(node.metadata.name.as_deref().unwrap_or_default()),
+        }
+    }
+
+    fn pod_changed(&mut self, change: Change<Pod>) {
+        let freed = match change {
+            Change::Listed(pods) => {
+                let keys: BTreeSet<PodKey> = pods.iter().map(PodKey::of).collect();
+                let gone = self.snapshot.settled().into_iter().filter(|key| !keys.contains(key));
+                for key in gone {
+                    self.snapshot.remove(&key);
+                }
+                self.queue.retain(&keys);
+                for pod in &pods {
+                    self.pod_set(pod);
+                }
+                self.pods_listed = true;
+                true
+            }
+            Change::Set(pod) => self.pod_set(&pod),
+            Change::Gone(pod) => self.pod_gone(&PodKey::of(&pod)),
+        };
+        if freed {
+            self.queue.cluster_changed(Instant::now());
+        }
+    }
+
+    fn pod_gone(&mut self, key: &PodKey) -> bool {
+        self.queue.remove(key);
+        self.snapshot.remove(key)
+    }
+
+    /// Whether room became free.
+    fn pod_set(&mut self, pod: &Pod) -> bool {
+        let key = PodKey::of(pod);
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        if matches!(phase, Some("Succeeded" | "Failed")) {
+            return self.pod_gone(&key);
+        }
+        let spec = pod.spec.as_ref();
+        let request = PodRequest::of(pod);
+        if let Some(node) = spec.and_then(|spec| spec.node_name.as_deref()).filter(|name| !name.is_empty()) {
+            self.queue.remove(&key);
+            self.snapshot.place(request, node);
+            return false;
+        }
+        if self.snapshot.holds(&key, &request.uid) {
+            return false;
+        }
+        let ours =
+            spec.and_then(|spec| spec.scheduler_name.as_deref()).is_none_or(|name| name.is_empty() || name == NAME);
+        let gated = spec.and_then(|spec| spec.scheduling_gates.as_ref()).is_some_and(|gates| !gates.is_empty());
+        if !ours || gated || pod.metadata.deletion_timestamp.is_some() {
+            self.queue.remove(&key);
+        } else if !self.queue.push(request, Instant::now()) && !self.overflowed {
+            self.overflowed = true;
+            tracing::warn!(waiting = self.queue.len(), "the queue is full: more pods are taken in as these are placed");
+        }
+        false
+    }
+
+    /// Decides for the next pod; the write that follows.
+    fn step(&mut self) -> Option<BoxFuture<'static, Outcome>> {
+        let (waiting, seen) = self.queue.take()?;
+        let now = Instant::now();
+        match choose(&waiting.request, &self.snapshot) {
+            Ok(placement) => {
+                tracing::debug!(
+                    pod = %waiting.request.key, node = placement.node, feasible = placement.feasible,
+                    waited_ms = waiting.age(now).as_millis(), "binding"
+                );
+                self.snapshot.assume(waiting.request.clone(), &placement.node);
+                Some(self.bind(waiting, placement.node))
+            }
+            Err(why) => {
+                self.queue.unschedulable(&waiting.request.key, seen, now);
+                Some(self.tell(waiting, &why))
+            }
+        }
+    }
+
+    fn bind(&self, waiting: Waiting, node: String) -> BoxFuture<'static, Outcome> {
+        let (client, recorder) = (self.client.clone(), Arc::clone(&self.recorder));
+        Box::pin(async move {
+            let PodRequest { key, uid, not_weighed, .. } = waiting.request;
+            let about = subject(&key, &uid);
+            let binding = Binding {
+                metadata: about.metadata.clone(),
+                target: ObjectReference {
+                    api_version: Some("v1".to_owned()),
+                    kind: Some("Node".to_owned()),
+                    name: Some(node.clone()),
+                    ..ObjectReference::default()
+                },
+            };
+            let answer = client.create_subresource::<Pod>(Some(&key.namespace), &key.name, "binding", &binding).await;
+            let result = answer.map(drop);
+            if result.is_ok() {
+                let message = format!("Successfully assigned {key} to {node}");
+                record(&recorder, &about, Severity::Normal, "Scheduled", "Binding", message).await;
+            }
+            if result.is_ok() && !not_weighed.is_empty() {
+                let message =
+                    format!("{} was not weighed: this scheduler does not support it yet", not_weighed.join(", "));
+                record(&recorder, &about, Severity::Warning, "PreferenceIgnored", "Binding", message).await;
+            }
+            Outcome::Bind { key, uid, result }
+        })
+    }
+
+    /// Writes condition and event that say why a pod waits.
+    fn tell(&mut self, waiting: Waiting, why: &Unschedulable) -> BoxFuture<'static, Outcome> {
+        let PodRequest { key, uid, .. } = waiting.request;
+        let message = why.to_string();
+        let news = self.queue.tell(&key, &message);
+        let (client, recorder) = (self.client.clone(), Arc::clone(&self.recorder));
+        Box::pin(async move {
+            let about = subject(&key, &uid);
+            if news {
+                let patch = unscheduled(&uid, &message);
+                let written = client.patch_status::<Pod>(Some(&key.namespace), &key.name, &patch).await;
+                if let Err(error) = written {
+                    tracing::debug!(pod = %key, %error, "the condition could not be written");
+                }
+            }
+            record(&recorder, &about, Severity::Warning, "FailedScheduling", "Scheduling", message).await;
+            Outcome::Told
+        })
+    }
+
+    fn written(&mut self, outcome: Outcome) {
+        let Outcome::Bind { key, uid, result } = outcome else { return };
+        match result {
+            Ok(()) => self.queue.bound(&key, &uid),
+            Err(error) => {
+                self.snapshot.forget(&key, &uid);
+                if error.is_not_found() {
+                    tracing::debug!(pod = %key, "gone before it was bound");
+                } else {
+                    tracing::warn!(pod = %key, %error, "cannot bind; trying again");
+                }
+                // A pod that is gone leaves the queue by its own event.
+                self.queue.failed(&key, Instant::now());
+            }
+        }
+    }
+}
+
+async fn record(recorder: &Recorder, pod: &Pod, severity: Severity, reason: &str, action: &str, message: String) {
+    recorder.record(pod, &Happening { severity, reason, action, message }).await;
+}
+
+/// As much of a pod as references need.
+fn subject(key: &PodKey, uid: &str) -> Pod {
+    let metadata = ObjectMeta {
+        namespace: Some(key.namespace.clone()),
+        name: Some(key.name.clone()),
+        uid: Some(uid.to_owned()),
+        ..ObjectMeta::default()
+    };
+    Pod { metadata, ..Pod::default() }
+}
+
+/// The condition of a pod that fits nowhere; refused where the name is another pod's by now.
+fn unscheduled(uid: &str, message: &str) -> Patch {
+    Patch::Strategic(json!({
+        "metadata": {"uid": uid},
+        "status": {"conditions": [{
+            "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message,
+            "lastProbeTime": null, "lastTransitionTime": jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        }]},
+    }))
+}

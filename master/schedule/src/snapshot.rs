@@ -1,0 +1,171 @@
+//! What is known of the cluster: nodes, and the pods that are on them or about to be.
+
+use crate::node::{HostPort, NodeInfo};
+use crate::request::PodRequest;
+use crate::resources::Resources;
+use config_kube::k8s_openapi::api::core::v1::Pod;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+
+/// A pod's namespace and name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PodKey {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+}
+
+impl PodKey {
+    /// The key of a pod.
+    pub fn of(pod: &Pod) -> Self {
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        Self { namespace: text(&pod.metadata.namespace), name: text(&pod.metadata.name) }
+    }
+}
+
+impl fmt::Display for PodKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// What the pods of one node take.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Load {
+    pub(crate) pods: usize,
+    pub(crate) needed: Resources,
+    pub(crate) scored: Resources,
+    pub(crate) ports: Vec<HostPort>,
+    /// Replicas by owner.
+    pub(crate) replicas: HashMap<String, usize>,
+}
+
+impl Load {
+    fn add(&mut self, pod: &PodRequest) {
+        self.pods += 1;
+        self.needed.add(&pod.needed);
+        self.scored.add(&pod.scored);
+        self.ports.extend(pod.ports.iter().cloned());
+        if let Some(owner) = &pod.owner {
+            *self.replicas.entry(owner.clone()).or_default() += 1;
+        }
+    }
+
+    fn remove(&mut self, pod: &PodRequest) {
+        self.pods = self.pods.saturating_sub(1);
+        self.needed.remove(&pod.needed);
+        self.scored.remove(&pod.scored);
+        for port in &pod.ports {
+            if let Some(at) = self.ports.iter().position(|taken| taken == port) {
+                self.ports.swap_remove(at);
+            }
+        }
+        if let Some(owner) = &pod.owner
+            && let Some(count) = self.replicas.get_mut(owner)
+        {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.replicas.remove(owner);
+            }
+        }
+    }
+}
+
+/// A node and its load. A load may be there before its node: pods and nodes are followed separately.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Seat {
+    pub(crate) info: Option<NodeInfo>,
+    pub(crate) load: Load,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Placed {
+    node: String,
+    request: PodRequest,
+    assumed: bool,
+}
+
+/// Nodes and placed pods. Invariant: each seat's load is the sum of the placed pods that name it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Snapshot {
+    seats: BTreeMap<String, Seat>,
+    placed: HashMap<PodKey, Placed>,
+}
+
+impl Snapshot {
+    /// A node came or changed; whether a pod might now be placed that could not before.
+    pub fn set_node(&mut self, info: NodeInfo) -> bool {
+        let seat = self.seats.entry(info.name.clone()).or_default();
+        let changed = seat.info.as_ref() != Some(&info);
+        seat.info = Some(info);
+        changed
+    }
+
+    /// A node went. Its pods count on until they go, too.
+    pub fn remove_node(&mut self, name: &str) {
+        if let Some(seat) = self.seats.get_mut(name) {
+            seat.info = None;
+            self.drop_empty(name);
+        }
+    }
+
+    /// The names of all nodes.
+    pub fn nodes(&self) -> impl Iterator<Item = &str> {
+        self.seats.values().filter_map(|seat| seat.info.as_ref()).map(|info| info.name.as_str())
+    }
+
+    /// A pod is on a node, as the API says.
+    pub fn place(&mut self, request: PodRequest, node: &str) {
+        self.put(request, node, false);
+    }
+
+    /// A pod is about to be on a node: it counts there from now on.
+    pub fn assume(&mut self, request: PodRequest, node: &str) {
+        self.put(request, node, true);
+    }
+
+    /// The bind of an assumed pod failed: it no longer counts, unless the API shows it on a node meanwhile.
+    pub fn forget(&mut self, key: &PodKey, uid: &str) {
+        if self.placed.get(key).is_some_and(|placed| placed.assumed && placed.request.uid == uid) {
+            self.remove(key);
+        }
+    }
+
+    /// A pod went or ended; whether it had room on a node.
+    pub fn remove(&mut self, key: &PodKey) -> bool {
+        let Some(placed) = self.placed.remove(key) else { return false };
+        if let Some(seat) = self.seats.get_mut(&placed.node) {
+            seat.load.remove(&placed.request);
+            self.drop_empty(&placed.node);
+        }
+        true
+    }
+
+    /// Whether a pod counts on a node already.
+    pub fn holds(&self, key: &PodKey, uid: &str) -> bool {
+        self.placed.get(key).is_some_and(|placed| placed.request.uid == uid)
+    }
+
+    /// Keys of pods that the API showed on a node.
+    pub(crate) fn settled(&self) -> Vec<PodKey> {
+        self.placed.iter().filter(|(_, placed)| !placed.assumed).map(|(key, _)| key.clone()).collect()
+    }
+
+    /// Nodes with their loads.
+    pub(crate) fn seats(&self) -> impl Iterator<Item = (&NodeInfo, &Load)> {
+        self.seats.values().filter_map(|seat| Some((seat.info.as_ref()?, &seat.load)))
+    }
+
+    fn put(&mut self, request: PodRequest, node: &str, assumed: bool) {
+        self.remove(&request.key);
+        self.seats.entry(node.to_owned()).or_default().load.add(&request);
+        self.placed.insert(request.key.clone(), Placed { node: node.to_owned(), request, assumed });
+    }
+
+    fn drop_empty(&mut self, node: &str) {
+        if self.seats.get(node).is_some_and(|seat| seat.info.is_none() && seat.load.pods == 0) {
+            self.seats.remove(node);
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Why a pod can't be placed, in upstream's words.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Why no node will do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unschedulable {
+    /// It asks for what this scheduler can't promise yet.
+    NotYet(Vec<&'static str>),
+    /// There are no nodes.
+    NoNodes,
+    /// No node will do: how many there are, and how often each reason was found.
+    NoneFits {
+        /// All nodes.
+        nodes: usize,
+        /// Nodes by reason; a node may have several.
+        reasons: BTreeMap<String, usize>,
+    },
+}
+
+impl fmt::Display for Unschedulable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotYet(what) => write!(
+                f,
+                "the pod asks for {}, which this scheduler does not support yet; take it out of the pod's spec, or set \
+                 spec.schedulerName to a scheduler that does",
+                what.join(", ")
+            ),
+            Self::NoNodes => f.write_str("no nodes available to schedule pods"),
+            Self::NoneFits { nodes, reasons } => {
+                // Upstream sorts the finished phrases, numbers first.
+                let mut phrases: Vec<String> =
+                    reasons.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
+                phrases.sort();
+                write!(f, "0/{nodes} nodes are available: {}.", phrases.join(", "))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_phrase_is_upstreams() {
+        let reasons = [("Insufficient memory", 1), ("Insufficient cpu", 2)].map(|(why, count)| (why.to_owned(), count));
+        let why = Unschedulable::NoneFits { nodes: 2, reasons: reasons.into() };
+        assert_eq!(why.to_string(), "0/2 nodes are available: 1 Insufficient memory, 2 Insufficient cpu.");
+        assert_eq!(Unschedulable::NoNodes.to_string(), "no nodes available to schedule pods");
+    }
+}

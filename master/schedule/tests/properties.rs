@@ -1,0 +1,205 @@
+//! Invariants of the decision and of the queue, by generated clusters and histories.
+
+use master_schedule::{NodeInfo, PodKey, PodRequest, Queue, Snapshot, Unschedulable, choose};
+use proptest::prelude::*;
+use serde_json::json;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+fn node(name: &str, cpu: u32, pods: u32) -> NodeInfo {
+    let node = json!({"metadata": {"name": name}, "status": {
+        "conditions": [{"type": "Ready", "status": "True"}],
+        "allocatable": {"cpu": format!("{cpu}m"), "memory": "64Gi", "pods": pods.to_string()},
+    }});
+    NodeInfo::of(&serde_json::from_value(node).expect("a node"))
+}
+
+fn pod(name: &str, cpu: u32, port: Option<u16>, priority: i32) -> PodRequest {
+    let ports: Vec<_> = port.iter().map(|port| json!({"containerPort": port, "hostPort": port})).collect();
+    let pod = json!({
+        "metadata": {"namespace": "d", "name": name, "uid": name},
+        "spec": {"priority": priority, "containers": [
+            {"name": "c", "ports": ports, "resources": {"requests": {"cpu": format!("{cpu}m")}}}]},
+    });
+    PodRequest::of(&serde_json::from_value(pod).expect("a pod"))
+}
+
+type Size = (u32, Option<u16>);
+
+/// What a node holds, by the simplest accounting there is.
+#[derive(Default)]
+struct Held {
+    cpu: u32,
+    pods: u32,
+    ports: BTreeSet<u16>,
+}
+
+impl Held {
+    fn fits(&self, node: (u32, u32), pod: Size) -> bool {
+        let port_free = pod.1.is_none_or(|port| !self.ports.contains(&port));
+        self.cpu + pod.0 <= node.0 && self.pods < node.1 && port_free
+    }
+
+    fn add(&mut self, pod: Size) {
+        self.cpu += pod.0;
+        self.pods += 1;
+        self.ports.extend(pod.1);
+    }
+}
+
+proptest! {
+    /// Sound: no node ever holds more than it has, no port twice. Complete: a refusal means that no node had room.
+    #[test]
+    fn nodes_are_never_overcommitted_and_never_left_unused(
+        nodes in proptest::collection::vec((0_u32..4000, 0_u32..6), 0..5),
+        pods in proptest::collection::vec((1_u32..1500, proptest::option::of(80_u16..83)), 0..25),
+    ) {
+        let mut snapshot = Snapshot::default();
+        let mut held: BTreeMap<String, (usize, Held)> = BTreeMap::new();
+        for (index, (cpu, pods)) in nodes.iter().enumerate() {
+            let name = format!("n{index}");
+            snapshot.set_node(node(&name, *cpu, *pods));
+            held.insert(name, (index, Held::default()));
+        }
+        for (index, size) in pods.iter().enumerate() {
+            let request = pod(&format!("p{index}"), size.0, size.1, 0);
+            let room = held.values().filter(|(node, held)| held.fits(nodes[*node], *size)).count();
+            match choose(&request, &snapshot) {
+                Ok(placement) => {
+                    prop_assert_eq!(placement.feasible, room);
+                    let (node, held) = held.get_mut(&placement.node).expect("a node of the snapshot");
+                    prop_assert!(held.fits(nodes[*node], *size));
+                    held.add(*size);
+                    snapshot.assume(request, &placement.node);
+                }
+                Err(Unschedulable::NoNodes) => prop_assert!(nodes.is_empty()),
+                Err(Unschedulable::NoneFits { nodes: count, reasons }) => {
+                    prop_assert_eq!((room, count), (0, nodes.len()));
+                    prop_assert!(reasons.values().sum::<usize>() >= count);
+                }
+                Err(other) => prop_assert!(false, "{other}"),
+            }
+        }
+    }
+
+    /// What was placed and removed again leaves no trace.
+    #[test]
+    fn removed_pods_leave_no_trace(pods in proptest::collection::vec((1_u32..1500, proptest::option::of(80_u16..83), any::<bool>()), 0..20)) {
+        let mut snapshot = Snapshot::default();
+        snapshot.set_node(node("n", 4000, 10));
+        let before = snapshot.clone();
+        let requests: Vec<_> = pods.iter().enumerate().map(|(i, p)| (pod(&format!("p{i}"), p.0, p.1, 0), p.2)).collect();
+        for (request, assumed) in &requests {
+            if *assumed { snapshot.assume(request.clone(), "n") } else { snapshot.place(request.clone(), "n") }
+        }
+        for (request, assumed) in &requests {
+            if *assumed { snapshot.forget(&request.key, &request.uid) } else { snapshot.remove(&request.key); }
+        }
+        let room = |snapshot: &Snapshot| choose(&pod("all", 4000, Some(80), 0), snapshot).map(|placement| placement.node);
+        prop_assert_eq!(room(&snapshot), room(&before));
+        prop_assert!(requests.iter().all(|(request, _)| !snapshot.holds(&request.key, &request.uid)));
+    }
+
+    /// Whatever happens, a pod that waits is tried in the end, and only pods that wait are.
+    #[test]
+    fn the_queue_loses_nobody(steps in proptest::collection::vec((0_u8..7, 0_u8..6, 0_u64..400), 0..80)) {
+        let mut queue = Queue::default();
+        let mut now = Instant::now();
+        let mut known: BTreeSet<PodKey> = BTreeSet::new();
+        let mut taken: BTreeMap<PodKey, u64> = BTreeMap::new();
+        for (step, which, seconds) in steps {
+            let request = pod(&format!("p{which}"), 1, None, i32::from(which % 3));
+            let key = request.key.clone();
+            match step {
+                0 => { queue.push(request, now); known.insert(key); }
+                1 => { queue.remove(&key); known.remove(&key); taken.remove(&key); }
+                2 => if let Some((waiting, seen)) = queue.take() {
+                    prop_assert!(known.contains(&waiting.request.key), "only pods that wait are taken");
+                    prop_assert!(!taken.contains_key(&waiting.request.key), "a taken pod is not taken again");
+                    taken.insert(waiting.request.key, seen);
+                },
+                3 => if taken.remove(&key).is_some() { queue.failed(&key, now); },
+                4 => if let Some(seen) = taken.remove(&key) { queue.unschedulable(&key, seen, now); },
+                5 => queue.cluster_changed(now),
+                _ => now += Duration::from_secs(seconds),
+            }
+            prop_assert_eq!(queue.len(), known.len());
+        }
+        for key in taken.into_keys() {
+            queue.failed(&key, now);
+        }
+        queue.wake(now + Duration::from_secs(301));
+        let tried: BTreeSet<PodKey> = std::iter::from_fn(|| queue.take()).map(|(waiting, _)| waiting.request.key).collect();
+        prop_assert_eq!(tried, known);
+    }
+}
+
+#[test]
+fn the_most_important_and_then_the_oldest_is_next() {
+    let mut queue = Queue::default();
+    let now = Instant::now();
+    for (name, priority) in [("old", 0), ("young", 0), ("urgent", 5)] {
+        queue.push(pod(name, 1, None, priority), now);
+    }
+    let order: Vec<String> = std::iter::from_fn(|| queue.take()).map(|(waiting, _)| waiting.request.key.name).collect();
+    assert_eq!(order, ["urgent", "old", "young"]);
+}
+
+#[test]
+fn failures_back_off_and_double() {
+    let mut queue = Queue::default();
+    let mut now = Instant::now();
+    let request = pod("p", 1, None, 0);
+    queue.push(request.clone(), now);
+    for seconds in [1, 2, 4, 8, 10, 10] {
+        queue.take().expect("it is its turn");
+        queue.failed(&request.key, now);
+        assert_eq!(queue.wake(now), Some(now + Duration::from_secs(seconds)));
+        assert!(!queue.is_ready());
+        now += Duration::from_secs(seconds);
+        queue.wake(now);
+        assert!(queue.is_ready());
+    }
+}
+
+#[test]
+fn a_pod_that_fits_nowhere_waits_for_a_change() {
+    let mut queue = Queue::default();
+    let now = Instant::now();
+    let request = pod("p", 1, None, 0);
+    queue.push(request.clone(), now);
+    let (_, seen) = queue.take().expect("it is its turn");
+    queue.unschedulable(&request.key, seen, now);
+    queue.wake(now + Duration::from_secs(60));
+    assert!(!queue.is_ready(), "time alone changes nothing");
+    assert!(queue.push(request.clone(), now), "its own status changes nothing");
+    assert!(!queue.is_ready());
+    queue.cluster_changed(now + Duration::from_secs(60));
+    assert!(queue.is_ready());
+}
+
+#[test]
+fn a_change_during_the_decision_is_not_missed() {
+    let mut queue = Queue::default();
+    let now = Instant::now();
+    let request = pod("p", 1, None, 0);
+    queue.push(request.clone(), now);
+    let (_, seen) = queue.take().expect("it is its turn");
+    queue.cluster_changed(now);
+    queue.unschedulable(&request.key, seen, now);
+    queue.wake(now + Duration::from_secs(1));
+    assert!(queue.is_ready(), "it only backs off");
+}
+
+#[test]
+fn a_full_queue_says_so() {
+    let mut queue = Queue::default();
+    let request = pod("p", 1, None, 0);
+    let now = Instant::now();
+    for index in 0..master_schedule::CAPACITY {
+        let mut request = request.clone();
+        request.key.name = format!("p{index}");
+        assert!(queue.push(request, now));
+    }
+    assert!(!queue.push(request, now));
+}

@@ -1,0 +1,208 @@
+//! Replays, splices, late and second answers, other versions, floods, and what cannot be denounced.
+
+use crate::lab::{Greeting, Lab, Outcome};
+use crate::wire::Connection;
+use config_attest::testing::{EkKind, SoftMachine};
+use config_attest::wire::{Challenge, Evidence, SESSION_SECONDS, SESSIONS_PATH, SessionId, evidence_path};
+use config_attest::{Code, Digest, Purpose};
+use http::{Method, StatusCode};
+use std::time::{Duration, Instant};
+
+/// A half-open exchange.
+struct Open {
+    connection: Connection,
+    greeting: Greeting,
+    challenge: Challenge,
+    node: String,
+}
+
+impl Open {
+    async fn new(lab: &Lab, machine: &SoftMachine) -> Self {
+        Self::with(lab, machine, machine.hello()).await
+    }
+
+    async fn with(lab: &Lab, machine: &SoftMachine, greeting: Greeting) -> Self {
+        let mut connection = lab.connect().await;
+        let answer = connection.post(SESSIONS_PATH, &greeting.0).await;
+        assert_eq!(answer.status, StatusCode::OK, "{:?}", answer.json);
+        let challenge = serde_json::from_value(answer.json).unwrap();
+        Self { connection, greeting, challenge, node: machine.node.clone() }
+    }
+
+    fn evidence(&self, machine: &SoftMachine, purpose: Purpose) -> Evidence {
+        machine.evidence(purpose, &self.greeting, &self.challenge, &self.connection.channel)
+    }
+
+    async fn answer(&mut self, evidence: &Evidence) -> Outcome {
+        let path = evidence_path(SESSIONS_PATH, &self.challenge.session);
+        let answer = self.connection.post(&path, evidence).await;
+        Outcome { answer, local: self.connection.local, node: self.node.clone() }
+    }
+}
+
+pub(crate) async fn replayed_nonce(lab: &Lab) {
+    let machine = lab.machine().await;
+    let first = Open::new(lab, &machine).await;
+    let replayed = first.evidence(&machine, Purpose::Join);
+    let mut second = Open::with(lab, &machine, first.greeting.clone()).await;
+    let outcome = second.answer(&replayed).await;
+    lab.refused(&outcome, Code::NonceReplayed, false).await;
+    lab.join(&machine).await.accepted();
+}
+
+pub(crate) async fn expired_session(lab: &Lab) {
+    let machine = lab.machine().await;
+    let mut late = Open::new(lab, &machine).await;
+    let evidence = late.evidence(&machine, Purpose::Join);
+    let opened = Instant::now();
+    // The condition is the passing of the session's own time.
+    let end = opened + Duration::from_secs(SESSION_SECONDS) + Duration::from_secs(1);
+    tokio::time::sleep_until(end.into()).await;
+    let outcome = late.answer(&evidence).await;
+    lab.refused(&outcome, Code::SessionExpired, false).await;
+    lab.join(&machine).await.accepted();
+}
+
+pub(crate) async fn two_answers(lab: &Lab) {
+    let machine = lab.machine().await;
+    let mut open = Open::new(lab, &machine).await;
+    let evidence = open.evidence(&machine, Purpose::Join);
+    open.answer(&evidence).await.accepted();
+    let outcome = open.answer(&evidence).await;
+    lab.refused(&outcome, Code::SessionUsed, false).await;
+}
+
+pub(crate) async fn invented_session(lab: &Lab) {
+    let machine = lab.machine().await;
+    let mut open = Open::new(lab, &machine).await;
+    let evidence = open.evidence(&machine, Purpose::Join);
+    let honest = open.challenge.session;
+    open.challenge.session = SessionId([7; 16]);
+    let outcome = open.answer(&evidence).await;
+    lab.refused(&outcome, Code::SessionUnknown, false).await;
+    open.challenge.session = honest;
+    open.answer(&evidence).await.accepted();
+}
+
+/// The machine spoke to someone in between, on a connection of its own.
+pub(crate) async fn spliced_connection(lab: &Lab) {
+    let machine = lab.machine().await;
+    let between = lab.connect().await.channel;
+    let connection = lab.connect().await;
+    let splice = move |channel: &mut config_attest::Channel| channel.exporter = between.exporter;
+    let outcome = lab.exchange(&machine, connection, SESSIONS_PATH, Purpose::Join, splice, |_| {}).await;
+    lab.refused(&outcome, Code::Channel, false).await;
+    lab.join(&machine).await.accepted();
+}
+
+/// The evidence comes on another connection than the hello did.
+pub(crate) async fn moved_connection(lab: &Lab) {
+    let machine = lab.machine().await;
+    let mut open = Open::new(lab, &machine).await;
+    let evidence = open.evidence(&machine, Purpose::Join);
+    open.connection = lab.connect().await;
+    let outcome = open.answer(&evidence).await;
+    lab.refused(&outcome, Code::Channel, false).await;
+    lab.join(&machine).await.accepted();
+}
+
+pub(crate) async fn impersonated_master(lab: &Lab) {
+    let machine = lab.machine().await;
+    let connection = lab.connect().await;
+    let splice = |channel: &mut config_attest::Channel| channel.server_spki = Digest::of(b"impostor");
+    let outcome = lab.exchange(&machine, connection, SESSIONS_PATH, Purpose::Join, splice, |_| {}).await;
+    lab.refused(&outcome, Code::MasterKey, false).await;
+    lab.join(&machine).await.accepted();
+}
+
+/// A proof that was made for the admin's bootstrap does not admit a node.
+pub(crate) async fn another_purpose(lab: &Lab) {
+    let machine = lab.machine().await;
+    let connection = lab.connect().await;
+    let outcome = lab.exchange(&machine, connection, SESSIONS_PATH, Purpose::Bootstrap, |_| {}, |_| {}).await;
+    lab.refused(&outcome, Code::CredentialNotActivated, false).await;
+    lab.join(&machine).await.accepted();
+}
+
+pub(crate) async fn downgrade(lab: &Lab) {
+    let machine = lab.machine().await;
+    let mut connection = lab.connect().await;
+    let mut hello = machine.hello().0;
+    "cloud-verify/v0".clone_into(&mut hello.protocol);
+    let answer = connection.post(SESSIONS_PATH, &hello).await;
+    let outcome = Outcome { answer, local: connection.local, node: machine.node.clone() };
+    lab.refused(&outcome, Code::ProtocolVersion, false).await;
+    lab.join(&machine).await.accepted();
+}
+
+/// Garbage in the name of a good machine changes nothing for it, and its session is not evicted by a flood.
+pub(crate) async fn denunciation(lab: &Lab) {
+    let machine = lab.machine().await;
+    lab.join(&machine).await.accepted();
+    let before = lab.status(&machine.node).await;
+    let mut good = Open::new(lab, &machine).await;
+    // Whoever knows the EK and its certificate, which are no secrets, can come with keys of his own.
+    let mut attacker = SoftMachine::new("attacker", EkKind::P256);
+    attacker.node.clone_from(&machine.node);
+    attacker.ek_public = machine.ek_public.clone();
+    attacker.ek_certificate.clone_from(&machine.ek_certificate);
+    attacker.claims = machine.claims.clone();
+    attacker.client_request = machine.client_request.clone();
+    attacker.serving_request = machine.serving_request.clone();
+    attacker.bank = machine.bank.clone();
+    attacker.log = machine.log.clone();
+    attacker.bind_nk();
+    let outcome = lab.join(&attacker).await;
+    lab.refused(&outcome, Code::CredentialNotActivated, false).await;
+    let mut full = None;
+    for _ in 0..8 {
+        let (connection, answer) = lab.hello(&attacker).await;
+        if answer.status != StatusCode::OK {
+            full = Some(Outcome { answer, local: connection.local, node: machine.node.clone() });
+            break;
+        }
+    }
+    lab.refused(&full.expect("a bound on the sessions of one EK"), Code::SessionsFullForEk, false).await;
+    assert_eq!(lab.status(&machine.node).await, before);
+    let evidence = good.evidence(&machine, Purpose::Join);
+    good.answer(&evidence).await.accepted();
+}
+
+/// Malformed, truncated and oversized bodies get a plain answer, and the process lives on.
+pub(crate) async fn malformed_and_huge(lab: &Lab) {
+    let machine = lab.machine().await;
+    let hello = serde_json::to_vec(&machine.hello().0).unwrap();
+    let mut bodies =
+        vec![Vec::new(), b"{".to_vec(), b"[]".to_vec(), vec![0xff; 1000], hello[..hello.len() / 2].to_vec()];
+    bodies.push(serde_json::to_vec(&serde_json::json!({ "protocol": [[[[]]]] })).unwrap());
+    bodies.push("[".repeat(20_000).into_bytes());
+    for body in bodies {
+        let answer = lab.connect().await.send(Method::POST, SESSIONS_PATH, body).await;
+        assert_eq!((answer.status, answer.json["code"].as_str()), (StatusCode::BAD_REQUEST, Some("MALFORMED")));
+    }
+    let path = evidence_path(SESSIONS_PATH, &SessionId([1; 16]));
+    for (path, size) in [(SESSIONS_PATH, 33 * 1024), (path.as_str(), 513 * 1024)] {
+        let answer = lab.connect().await.send(Method::POST, path, vec![b' '; size]).await;
+        assert_eq!((answer.status, answer.json["code"].as_str()), (StatusCode::PAYLOAD_TOO_LARGE, Some("TOO_LARGE")));
+    }
+    lab.join(&machine).await.accepted();
+}
+
+/// Half-open sessions and requests are bounded, whoever floods; other machines join all the while after it.
+pub(crate) async fn flood(lab: &Lab) {
+    let before = lab.site.resident();
+    let machine = lab.machine().await;
+    let hello = serde_json::to_vec(&machine.hello().0).unwrap();
+    let mut connection = lab.connect().await;
+    let mut limited = false;
+    for _ in 0..2000 {
+        let answer = connection.send(Method::POST, SESSIONS_PATH, hello.clone()).await;
+        limited |= answer.status == StatusCode::TOO_MANY_REQUESTS;
+    }
+    assert!(limited, "no request of a flood was turned away");
+    let grown = lab.site.resident().saturating_sub(before);
+    assert!(grown < 32 * 1024, "a flood cost {grown} KiB");
+    // The limit is of the flood's address: the flood goes on to be refused, and another's hello is looked at.
+    let (_, answer) = lab.hello(&lab.stranger()).await;
+    assert_ne!(answer.status, StatusCode::TOO_MANY_REQUESTS, "a flood from one address keeps others out");
+}

@@ -1,0 +1,124 @@
+//! Keys: whose they are, where they were made, what they may do; and attestations of the wrong form.
+
+use crate::{Case, Change, nothing};
+use config_attest::testing::{EkKind, SoftMachine};
+use config_attest::tpm::{Attest, Attested, Attributes};
+use config_attest::{Code, Digest};
+
+fn without(attributes: Attributes, bit: Attributes) -> Attributes {
+    Attributes(attributes.0 & !bit.0)
+}
+
+/// Changes the quote's bytes and signs them with the AK, as one that is not restricted would.
+fn requote(machine: &SoftMachine, change: impl FnOnce(&mut Vec<u8>) + Send + 'static) -> Change {
+    let signer = machine.clone();
+    Box::new(move |evidence| {
+        let mut bytes = evidence.proof.quote.attest.as_bytes().to_vec();
+        change(&mut bytes);
+        evidence.proof.quote = signer.sign_bytes(&bytes);
+    })
+}
+
+pub(crate) fn cases() -> Vec<Case> {
+    let mut cases = attributes();
+    cases.extend(bindings());
+    cases.extend(forms());
+    cases
+}
+
+fn attributes() -> Vec<Case> {
+    vec![
+        Case::anonymous("an unrestricted AK", Code::AkUnrestricted, |_, machine| {
+            machine.ak_public.attributes = without(machine.ak_public.attributes, Attributes::RESTRICTED);
+            nothing()
+        }),
+        Case::anonymous("an AK loaded from outside", Code::AkExternal, |_, machine| {
+            machine.ak_public.attributes = without(machine.ak_public.attributes, Attributes::SENSITIVE_DATA_ORIGIN);
+            nothing()
+        }),
+        Case::anonymous("an NK loaded from outside", Code::NkExternal, |_, machine| {
+            machine.nk_public.attributes = without(machine.nk_public.attributes, Attributes::SENSITIVE_DATA_ORIGIN);
+            nothing()
+        }),
+        Case::anonymous("a duplicable AK", Code::AkDuplicable, |_, machine| {
+            machine.ak_public.attributes = without(machine.ak_public.attributes, Attributes::FIXED_PARENT);
+            nothing()
+        }),
+        Case::anonymous("a duplicable NK", Code::NkDuplicable, |_, machine| {
+            machine.nk_public.attributes = without(machine.nk_public.attributes, Attributes::FIXED_TPM);
+            nothing()
+        }),
+        Case::anonymous("an EK of no TCG template", Code::EkTemplate, |_, machine| {
+            machine.ek_public.auth_policy = vec![0; 32];
+            nothing()
+        }),
+    ]
+}
+
+fn bindings() -> Vec<Case> {
+    vec![
+        Case::anonymous("an AK of another TPM than the EK", Code::CredentialNotActivated, |_, machine| {
+            // It can't open what was made for the EK and this AK.
+            let ek = machine.ek_public.clone();
+            let mut elsewhere = SoftMachine::new("elsewhere", EkKind::P256);
+            elsewhere.node.clone_from(&machine.node);
+            elsewhere.names.clone_from(&machine.names);
+            elsewhere.claims = machine.claims.clone();
+            elsewhere.client_request = machine.client_request.clone();
+            elsewhere.serving_request = machine.serving_request.clone();
+            elsewhere.ek_certificate.clone_from(&machine.ek_certificate);
+            elsewhere.bank = machine.bank.clone();
+            elsewhere.log = machine.log.clone();
+            elsewhere.config_event.clone_from(&machine.config_event);
+            elsewhere.ek_public = ek;
+            elsewhere.bind_nk();
+            *machine = elsewhere;
+            nothing()
+        }),
+        Case::proven("an NK with another policy", Code::NkAuthPolicy, |_, machine| {
+            machine.nk_public.auth_policy = vec![1; 32];
+            nothing()
+        }),
+        Case::proven("an NK used after PCR 12 changed", Code::NkAuthPolicy, |_, machine| {
+            machine.bank.extend(12, &Digest::of(b"after the node key was made"));
+            nothing()
+        }),
+        Case::proven("an NK used after PCR 13 changed", Code::NkAuthPolicy, |_, machine| {
+            machine.bank.extend(13, &Digest::of(b"after the node key was made"));
+            nothing()
+        }),
+        Case::proven("a certification of another key", Code::CertifyOtherKey, |_, machine| {
+            let honest = machine.clone();
+            Box::new(move |evidence| {
+                let quote = Attest::parse(evidence.proof.quote.attest.as_bytes()).unwrap();
+                let mut certify = honest.certify(&Digest::from_slice(&quote.extra_data).unwrap());
+                let other = honest.ek_public.name().as_bytes().to_vec();
+                certify.attested = Attested::Certify { name: other.clone(), qualified_name: other };
+                evidence.proof.certify = honest.sign(&certify);
+            })
+        }),
+        Case::anonymous("a quote from another TPM", Code::QuoteSignature, |_, _| {
+            let other = SoftMachine::new("elsewhere", EkKind::P256);
+            Box::new(move |evidence| {
+                evidence.proof.quote = other.sign_bytes(evidence.proof.quote.attest.as_bytes());
+            })
+        }),
+    ]
+}
+
+fn forms() -> Vec<Case> {
+    vec![
+        Case::anonymous("a wrong magic", Code::AttestMagic, |_, machine| requote(machine, |bytes| bytes[0] ^= 1)),
+        Case::anonymous("a wrong attestation type", Code::AttestType, |_, machine| {
+            requote(machine, |bytes| bytes[5] = 0x19)
+        }),
+        Case::anonymous("a truncated attestation", Code::AttestMalformed, |_, machine| {
+            requote(machine, |bytes| {
+                bytes.pop();
+            })
+        }),
+        Case::proven("a quote in the certification's place", Code::AttestType, |_, _| {
+            Box::new(|evidence| evidence.proof.certify = evidence.proof.quote.clone())
+        }),
+    ]
+}

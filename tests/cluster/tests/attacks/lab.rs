@@ -1,0 +1,277 @@
+//! Machines in software around a running master, and what came of their exchanges.
+
+use crate::site::Site;
+use crate::wire::{Answer, Connection, Identity, config};
+use config_attest::pcr::config_event_digest;
+use config_attest::testing::{EkKind, SoftImage, SoftMachine, ek_certificate};
+use config_attest::wire::{Certificates, Challenge, Evidence, Hello, RENEWALS_PATH, SESSIONS_PATH, evidence_path};
+use config_attest::{Channel, Code, Consequence, Purpose};
+use config_kube::machine::EkSelector;
+use config_kube::{ImageRelease, Machine, MachineSpec, MachineState, MachineStatus, NodeAttestation};
+use http::StatusCode;
+use p256::ecdsa::SigningKey;
+use p256::pkcs8::{EncodePrivateKey as _, EncodePublicKey as _, LineEnding};
+use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, KeyPair, KeyUsagePurpose};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
+
+/// The configuration that machines boot with.
+pub(crate) const CONFIG: &[u8] = b"version = 1\n";
+/// Extended key usage of EK certificates.
+pub(crate) const EK_USAGE: &[u64] = &[2, 23, 133, 8, 1];
+/// Time for what the master writes in the background.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// A hello with the requests that its evidence must carry.
+pub(crate) type Greeting = (Hello, Vec<u8>, Vec<u8>);
+
+/// The lab.
+pub(crate) struct Lab {
+    pub(crate) site: Site,
+    pub(crate) image: SoftImage,
+    pub(crate) maker: SigningKey,
+    release_signer: SigningKey,
+    next: AtomicU16,
+}
+
+/// What an exchange led to.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) answer: Answer,
+    pub(crate) local: SocketAddr,
+    pub(crate) node: String,
+}
+
+impl Lab {
+    /// Starts a master with one signed worker image (SVN 7) and the strictest rule.
+    pub(crate) async fn start() -> Self {
+        Self::start_with("", "30m").await
+    }
+
+    /// The same, with further EK issuers (PEM) and another life of certificates.
+    pub(crate) async fn start_with(issuers: &str, ttl: &str) -> Self {
+        let seed = SoftMachine::new("keys of the lab", EkKind::P256);
+        let (release_signer, maker) = (seed.ak, seed.nk);
+        let site = Site::start(&document(&release_signer, &maker, issuers, ttl)).await;
+        let image = SoftImage::new("worker-7", "worker", 7);
+        let lab = Self { site, image, maker, release_signer, next: AtomicU16::new(1) };
+        lab.release(&lab.image, true).await;
+        lab
+    }
+
+    /// Makes an image known, signed or not.
+    pub(crate) async fn release(&self, image: &SoftImage, signed: bool) {
+        let keys: &[&SigningKey] = if signed { &[&self.release_signer] } else { &[] };
+        let release: ImageRelease = image.manifest().sign(keys).unwrap();
+        self.site.create(&release).await;
+    }
+
+    /// A machine that the inventory does not know.
+    pub(crate) fn stranger(&self) -> SoftMachine {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let [high, low] = number.to_be_bytes();
+        let node = format!("worker-{number}");
+        let mut machine = SoftMachine::new(&node, EkKind::P256);
+        let address = format!("10.7.{high}.{low}");
+        machine.names = vec![node, address.clone()];
+        machine.serving_request.names.clone_from(&machine.names);
+        machine.claims.addresses = vec![address];
+        machine.ek_certificate = Some(ek_certificate("lab-ca", &self.maker, &machine.ek_spki(), EK_USAGE, 2090));
+        machine.boot(&self.image, "nocloud", CONFIG);
+        machine
+    }
+
+    /// Writes the machine's line of the inventory, and waits until the attestation service knows it.
+    pub(crate) async fn register(&self, machine: &SoftMachine, name: &str) {
+        let spec = MachineSpec {
+            role: "worker".to_owned(),
+            addresses: machine.claims.addresses.clone(),
+            ek: EkSelector { hashes: vec![machine.ek_hash().to_text()], issuers: Vec::new() },
+            config_digests: vec![config_event_digest("nocloud", CONFIG).to_text()],
+            ..MachineSpec::default()
+        };
+        self.site.create(&Machine::named(name, spec)).await;
+        let start = Instant::now();
+        while self.hello(machine).await.1.status != StatusCode::OK {
+            assert!(start.elapsed() < LIMIT, "the Machine {name} does not become known:\n{}", self.site.log());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// A good machine, booted and in the inventory.
+    pub(crate) async fn machine(&self) -> SoftMachine {
+        let machine = self.stranger();
+        self.register(&machine, &machine.node).await;
+        machine
+    }
+
+    pub(crate) async fn connect(&self) -> Connection {
+        Connection::open(self.site.address, self.site.anonymous.clone()).await.unwrap()
+    }
+
+    /// Step 1 on a connection of its own.
+    pub(crate) async fn hello(&self, machine: &SoftMachine) -> (Connection, Answer) {
+        let mut connection = self.connect().await;
+        let answer = connection.post(SESSIONS_PATH, &machine.hello().0).await;
+        (connection, answer)
+    }
+
+    pub(crate) async fn join(&self, machine: &SoftMachine) -> Outcome {
+        self.join_with(machine, |_| {}).await
+    }
+
+    /// A whole join; something in between changes the evidence.
+    pub(crate) async fn join_with(&self, machine: &SoftMachine, change: impl FnOnce(&mut Evidence)) -> Outcome {
+        self.exchange(machine, self.connect().await, SESSIONS_PATH, Purpose::Join, |_| {}, change).await
+    }
+
+    /// A whole exchange on a connection, in which the channel and the evidence may be changed.
+    pub(crate) async fn exchange(
+        &self,
+        machine: &SoftMachine,
+        mut connection: Connection,
+        sessions: &str,
+        purpose: Purpose,
+        splice: impl FnOnce(&mut Channel),
+        change: impl FnOnce(&mut Evidence),
+    ) -> Outcome {
+        let greeting = machine.hello();
+        let mut answer = connection.post(sessions, &greeting.0).await;
+        if answer.status == StatusCode::OK {
+            let challenge: Challenge = serde_json::from_value(answer.json).unwrap();
+            let mut channel = connection.channel.clone();
+            splice(&mut channel);
+            let mut evidence = machine.evidence(purpose, &greeting, &challenge, &channel);
+            change(&mut evidence);
+            answer = connection.post(&evidence_path(sessions, &challenge.session), &evidence).await;
+        }
+        Outcome { answer, local: connection.local, node: machine.node.clone() }
+    }
+
+    /// A connection with a node's certificate.
+    pub(crate) async fn connect_as(&self, identity: &Identity) -> std::io::Result<Connection> {
+        Connection::open(self.site.address, config(&self.site.root, Some(identity))).await
+    }
+
+    /// A whole renewal with a certificate.
+    pub(crate) async fn renew(&self, machine: &SoftMachine, identity: &Identity) -> Outcome {
+        let connection = self.connect_as(identity).await.unwrap();
+        self.exchange(machine, connection, RENEWALS_PATH, Purpose::Renew, |_| {}, |_| {}).await
+    }
+
+    pub(crate) async fn status(&self, machine: &str) -> MachineStatus {
+        self.site.get::<Machine>(machine).await.status.unwrap_or_default()
+    }
+
+    /// The exchange was refused with one generic answer, the code is on record for it, and the Machine's state is what the
+    /// code's consequence and standing say.
+    pub(crate) async fn refused(&self, outcome: &Outcome, code: Code, proven: bool) {
+        let Outcome { answer, local, node } = outcome;
+        let plain = [Code::ProtocolVersion, Code::Malformed].contains(&code);
+        let shown = if plain { code.as_str() } else { "REFUSED" };
+        let said = answer.json["code"].as_str().unwrap_or_default();
+        let limited = [Code::SessionsFull, Code::SessionsFullForEk].contains(&code) && said == "RATE_LIMITED";
+        assert!(!answer.status.is_success(), "accepted, expected {code}: {:?}", answer.json);
+        assert!(said == shown || limited, "{code}: {:?}\n{}", answer.json, self.site.log());
+        let record = self.record_of(*local, code).await;
+        let status = record.status.clone().unwrap_or_default();
+        assert_eq!(status.verdict, "Refused");
+        assert_eq!(status.machine.is_some(), proven, "{code}: {status:?}");
+        if !proven {
+            return;
+        }
+        let known = self.status(node).await;
+        let state = match code.consequence() {
+            Consequence::Untrusted => MachineState::Untrusted,
+            Consequence::Suspect => MachineState::Suspect,
+            Consequence::Nothing => return,
+        };
+        assert_eq!((known.reason.as_str(), known.state), (code.as_str(), state), "{}", known.message);
+        assert!(known.checks.iter().any(|check| check.code == code.as_str()), "{:?}", known.checks);
+    }
+
+    /// Tries until the master's record says this code: what the admin changed is known a moment later.
+    pub(crate) async fn until<F: Future<Output = Outcome>>(&self, code: Code, attempt: impl Fn() -> F) -> Outcome {
+        let start = Instant::now();
+        loop {
+            let outcome = attempt().await;
+            let own = |object: &NodeAttestation| object.spec.remote == outcome.local.to_string();
+            let record = loop {
+                let all: Vec<NodeAttestation> = self.site.list().await;
+                let status = all.into_iter().find(own).and_then(|object| object.status);
+                if let Some(status) = status.filter(|status| !status.verdict.is_empty()) {
+                    break status;
+                }
+                assert!(start.elapsed() < LIMIT, "no record for {}:\n{}", outcome.local, self.site.log());
+            };
+            if record.code == code.as_str() {
+                return outcome;
+            }
+            assert!(start.elapsed() < LIMIT, "{} instead of {code}", record.code);
+        }
+    }
+
+    /// The record of a refusal on a connection.
+    async fn record_of(&self, local: SocketAddr, code: Code) -> NodeAttestation {
+        let start = Instant::now();
+        loop {
+            let all: Vec<NodeAttestation> = self.site.list().await;
+            let own = |object: &&NodeAttestation| object.spec.remote == local.to_string();
+            let coded = |object: &NodeAttestation| object.status.as_ref().is_some_and(|s| s.code == code.as_str());
+            if let Some(found) = all.iter().filter(own).find(|object| coded(object)) {
+                return found.clone();
+            }
+            let seen: Vec<_> = all.iter().filter(own).filter_map(|o| o.status.clone()).map(|s| s.message).collect();
+            assert!(start.elapsed() < LIMIT, "no record of {code} for {local}, but {seen:?}\n{}", self.site.log());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+impl Outcome {
+    /// The exchange was accepted; what the node got.
+    pub(crate) fn accepted(self) -> Certificates {
+        assert_eq!(self.answer.status, StatusCode::OK, "{}: {:?}", self.node, self.answer.json);
+        serde_json::from_value(self.answer.json).unwrap()
+    }
+}
+
+/// What a node holds after it joined: certificate chain and node key.
+pub(crate) fn identity(machine: &SoftMachine, certificates: &Certificates) -> Identity {
+    Identity { chain: chain(&certificates.client), key: machine.nk.to_pkcs8_der().unwrap().as_bytes().to_vec() }
+}
+
+/// The serving certificate and its key, for who would use them as a client's.
+pub(crate) fn serving_identity(machine: &SoftMachine, certificates: &Certificates) -> Identity {
+    Identity { chain: chain(&certificates.serving), key: machine.serving.to_pkcs8_der().unwrap().as_bytes().to_vec() }
+}
+
+/// The certificates of a PEM text.
+pub(crate) fn chain(pem: &str) -> Vec<Vec<u8>> {
+    CertificateDer::pem_slice_iter(pem.as_bytes()).map(|der| der.unwrap().to_vec()).collect()
+}
+
+fn document(release_signer: &SigningKey, maker: &SigningKey, issuers: &str, ttl: &str) -> String {
+    let release = release_signer.verifying_key().to_public_key_pem(LineEnding::LF).unwrap();
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, "lab-ca");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    let key = KeyPair::try_from(maker.to_pkcs8_der().unwrap().as_bytes()).unwrap();
+    let issuer = params.self_signed(&key).unwrap().pem();
+    format!(
+        "version = 1\nkind = \"cluster\"\n\n[cluster]\nname = \"lab\"\napi_names = [\"192.168.77.10\"]\n\n\
+         [[cluster.release_key]]\nname = \"rel-2026\"\npublic_key = '''\n{release}'''\n\n\
+         [[cluster.ek_issuer]]\nname = \"lab-ca\"\ncertificates = '''\n{issuer}{issuers}'''\n\n\
+         [[rule]]\nname = \"workers\"\nsigners = [\"pratique.dev/node-client\", \"pratique.dev/node-serving\"]\n\
+         policy = \"cloud-verify\"\nek = {{ issuers = [\"lab-ca\"], hashes = \"inventory\", require = \"all\" }}\n\
+         images = {{ release_keys = [\"rel-2026\"], min_svn = 7 }}\n\
+         events = {{ secure_boot = true, allow_unknown = false }}\n\
+         config = {{ measured = true, digests = \"inventory\" }}\n\
+         certificate = {{ ttl = \"{ttl}\", sans = \"inventory\", roles = [\"worker\"] }}\n"
+    )
+}

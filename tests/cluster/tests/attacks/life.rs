@@ -1,0 +1,291 @@
+//! After joining: renewal, revocation, restarts, and what a node may not do with its certificate.
+
+use crate::lab::{CONFIG, Lab, identity, serving_identity};
+use crate::site::collection;
+use crate::wire::Identity;
+use config_attest::testing::SoftMachine;
+use config_attest::wire::RENEWALS_PATH;
+use config_attest::{Code, Purpose};
+use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use config_kube::k8s_openapi::api::core::v1::{ConfigMap, Node, Secret};
+use config_kube::{CertificatePolicy, Machine, MachineState};
+use http::{Method, StatusCode};
+use http_body_util::BodyExt;
+use serde_json::json;
+use std::time::{Duration, Instant};
+
+async fn joined(lab: &Lab) -> (SoftMachine, Identity) {
+    let mut machine = lab.machine().await;
+    let certificates = lab.join(&machine).await.accepted();
+    machine.clock.clock += 1000;
+    let identity = identity(&machine, &certificates);
+    (machine, identity)
+}
+
+/// A request with a node's certificate; the status.
+async fn ask(lab: &Lab, who: &Identity, method: Method, path: &str, body: serde_json::Value) -> StatusCode {
+    let body = if body.is_null() { Vec::new() } else { serde_json::to_vec(&body).unwrap() };
+    lab.connect_as(who).await.unwrap().send(method, path, body).await.status
+}
+
+fn own_node(machine: &SoftMachine) -> String {
+    format!("{}/{}", collection::<Node>(), machine.node)
+}
+
+/// What a join leaves behind: a Trusted Machine, a Node with its labels, requests with approval and certificate.
+pub(crate) async fn a_join_is_recorded(lab: &Lab) {
+    let (machine, who) = joined(lab).await;
+    let status = lab.status(&machine.node).await;
+    assert_eq!(status.state, MachineState::Trusted);
+    assert_eq!(status.bound_ek, Some(machine.ek_hash().to_text()));
+    assert_eq!(status.image.map(|image| image.id).as_deref(), Some("worker-7"));
+    let node: Node = lab.site.get(&machine.node).await;
+    let labels = node.metadata.labels.unwrap_or_default();
+    assert_eq!(labels.get("pratique.dev/image").map(String::as_str), Some("worker-7"));
+    assert_eq!(labels.get("pratique.dev/role").map(String::as_str), Some("worker"));
+    let requests: Vec<CertificateSigningRequest> = lab.site.list().await;
+    let own: Vec<_> = requests
+        .iter()
+        .filter(|r| r.metadata.name.as_deref().is_some_and(|n| n.starts_with(&format!("{}-", machine.node))))
+        .collect();
+    assert_eq!(own.len(), 2);
+    for request in own {
+        let status = request.status.clone().unwrap_or_default();
+        let conditions = status.conditions.unwrap_or_default();
+        assert!(conditions.iter().any(|c| c.type_ == "Approved" && c.reason.as_deref() == Some("CloudVerified")));
+        assert!(status.certificate.is_some());
+    }
+    let parsed = master_ca::NodeExtension::of_certificate(&who.chain[0]).unwrap();
+    assert_eq!(parsed.image_id, "worker-7");
+    assert_eq!(ask(lab, &who, Method::GET, &own_node(&machine), json!(null)).await, StatusCode::OK);
+}
+
+pub(crate) async fn renewal(lab: &Lab) {
+    let (mut machine, who) = joined(lab).await;
+    let certificates = lab.renew(&machine, &who).await.accepted();
+    machine.clock.clock += 1000;
+    let fresh = identity(&machine, &certificates);
+    lab.renew(&machine, &fresh).await.accepted();
+    assert_eq!(lab.status(&machine.node).await.state, MachineState::Trusted);
+}
+
+/// Without a fresh proof there is no renewal: neither the old evidence nor a certificate alone is one.
+pub(crate) async fn renewal_without_a_quote(lab: &Lab) {
+    let (machine, who) = joined(lab).await;
+    let connection = lab.connect_as(&who).await.unwrap();
+    let stale = machine.sign(&machine.quote(&config_attest::Digest::of(b"an earlier exchange")));
+    let change = move |evidence: &mut config_attest::wire::Evidence| evidence.proof.quote = stale;
+    let outcome = lab.exchange(&machine, connection, RENEWALS_PATH, Purpose::Renew, |_| {}, change).await;
+    lab.refused(&outcome, Code::QuoteExtraData, false).await;
+    // The exchange of a join does not serve as a renewal.
+    let connection = lab.connect_as(&who).await.unwrap();
+    let outcome = lab.exchange(&machine, connection, RENEWALS_PATH, Purpose::Join, |_| {}, |_| {}).await;
+    lab.refused(&outcome, Code::CredentialNotActivated, false).await;
+    // Nor does a renewal without a certificate.
+    let connection = lab.connect().await;
+    let outcome = lab.exchange(&machine, connection, RENEWALS_PATH, Purpose::Renew, |_| {}, |_| {}).await;
+    lab.refused(&outcome, Code::RenewalIdentity, false).await;
+    lab.renew(&machine, &who).await.accepted();
+}
+
+pub(crate) async fn renewal_with_anothers_certificate(lab: &Lab) {
+    let (machine, who) = joined(lab).await;
+    let (_, other) = joined(lab).await;
+    let outcome = lab.renew(&machine, &other).await;
+    lab.refused(&outcome, Code::RenewalIdentity, false).await;
+    lab.renew(&machine, &who).await.accepted();
+}
+
+pub(crate) async fn restored_snapshot(lab: &Lab) {
+    let (mut machine, _) = joined(lab).await;
+    let snapshot = machine.clock;
+    machine.clock.reset_count += 3;
+    lab.join(&machine).await.accepted();
+    machine.clock = snapshot;
+    lab.refused(&lab.join(&machine).await, Code::CountersWentBack, true).await;
+}
+
+/// The machine reboots into a bad image while its certificate lives: it proves so itself, and the certificate is denied at
+/// the next request, an open watch ends, and a restarted master denies it still.
+pub(crate) async fn bad_image_with_a_live_certificate() {
+    let lab = Lab::start().await;
+    let (mut machine, who) = joined(&lab).await;
+    let mut watch = lab.connect_as(&who).await.unwrap();
+    let path = format!("{}?watch=true&fieldSelector=metadata.name={}", collection::<Node>(), machine.node);
+    let mut events = watch.request(Method::GET, &path, "application/json", Vec::new()).await.unwrap().into_body();
+    let mut kept = lab.connect_as(&who).await.unwrap();
+    assert_eq!(kept.send(Method::GET, &own_node(&machine), Vec::new()).await.status, StatusCode::OK);
+    let mut bad = lab.image.clone();
+    bad.kernel[0] ^= 1;
+    machine.boot(&bad, "nocloud", CONFIG);
+    lab.refused(&lab.join(&machine).await, Code::ImageLoader, true).await;
+    assert_eq!(kept.send(Method::GET, &own_node(&machine), Vec::new()).await.status, StatusCode::UNAUTHORIZED);
+    let ended = async { while let Some(Ok(_)) = events.frame().await {} };
+    tokio::time::timeout(Duration::from_secs(20), ended).await.expect("the open watch of a denied node ends");
+    let start = Instant::now();
+    loop {
+        let node: Node = lab.site.get(&machine.node).await;
+        let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
+        if taints.iter().any(|taint| taint.key == "pratique.dev/untrusted" && taint.effect == "NoExecute") {
+            break;
+        }
+        assert!(start.elapsed() < Duration::from_secs(20), "no taint: {taints:?}");
+    }
+    lab.site.cut_and_restart().await;
+    let status = ask(&lab, &who, Method::GET, &own_node(&machine), json!(null)).await;
+    assert_eq!(status, StatusCode::UNAUTHORIZED);
+    // The control: a good machine's certificate lives through the same restart.
+    let (good, fine) = joined(&lab).await;
+    lab.site.cut_and_restart().await;
+    assert_eq!(ask(&lab, &fine, Method::GET, &own_node(&good), json!(null)).await, StatusCode::OK);
+    lab.site.stop();
+}
+
+/// An admin retires a machine, or deletes it: its certificate is denied.
+pub(crate) async fn retired_and_deleted(lab: &Lab) {
+    let (machine, who) = joined(lab).await;
+    let (other, second) = joined(lab).await;
+    lab.site.patch::<Machine>(&machine.node, &json!({ "spec": { "retired": true } })).await;
+    let path = format!("{}/{}", collection::<Machine>(), other.node);
+    assert!(lab.site.api(Method::DELETE, &path, Vec::new()).await.status.is_success());
+    for (machine, who) in [(&machine, &who), (&other, &second)] {
+        let start = Instant::now();
+        while ask(lab, who, Method::GET, &own_node(machine), json!(null)).await != StatusCode::UNAUTHORIZED {
+            assert!(start.elapsed() < Duration::from_secs(20), "{} is not denied", machine.node);
+        }
+    }
+}
+
+/// A node may touch itself as far as upstream allows, and no more.
+pub(crate) async fn a_node_stays_within_its_rights(lab: &Lab) {
+    let (machine, who) = joined(lab).await;
+    let (other, _) = joined(lab).await;
+    let node = own_node(&machine);
+    let theirs = own_node(&other);
+    let secret = collection::<Secret>().replace("/v1/", "/v1/namespaces/default/");
+    let config_map = collection::<ConfigMap>().replace("/v1/", "/v1/namespaces/default/");
+    let policy = format!("{}/cluster", collection::<CertificatePolicy>());
+    let own_machine = format!("{}/{}", collection::<Machine>(), machine.node);
+    let fresh = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "worker-new" } });
+    let relabel = json!({ "metadata": { "labels": { "pratique.dev/role": "master" } } });
+    let untaint = json!({ "spec": { "taints": [] } });
+    let forbidden = [
+        ("delete itself", Method::DELETE, node.clone(), json!(null)),
+        ("create a Node", Method::POST, collection::<Node>(), fresh),
+        ("relabel itself", Method::PATCH, node.clone(), relabel.clone()),
+        ("untaint itself", Method::PATCH, node.clone(), untaint),
+        ("read another node", Method::GET, theirs.clone(), json!(null)),
+        ("change another node", Method::PATCH, theirs, relabel),
+        ("list all secrets", Method::GET, collection::<Secret>(), json!(null)),
+        ("read a secret of no pod of its own", Method::GET, format!("{secret}/any"), json!(null)),
+        ("read a config map of no pod of its own", Method::GET, format!("{config_map}/any"), json!(null)),
+        ("list all pods", Method::GET, "/api/v1/pods".to_owned(), json!(null)),
+        ("read the policy", Method::GET, policy.clone(), json!(null)),
+        ("edit the policy", Method::PATCH, policy, json!({ "spec": { "rules": [] } })),
+        ("edit its Machine", Method::PATCH, own_machine, json!({ "spec": { "retired": false } })),
+        ("release an image", Method::POST, "/apis/pratique.dev/v1alpha1/imagereleases".to_owned(), json!({})),
+    ];
+    for (what, method, path, body) in forbidden {
+        assert_eq!(ask(lab, &who, method, &path, body).await, StatusCode::FORBIDDEN, "a node may {what}");
+    }
+    assert_eq!(ask(lab, &who, Method::GET, &node, json!(null)).await, StatusCode::OK);
+    let ready = json!({ "metadata": { "annotations": { "test": "own" } } });
+    assert_eq!(ask(lab, &who, Method::PATCH, &format!("{node}/status"), ready).await, StatusCode::OK);
+}
+
+/// The serving certificate is no client's, and an anonymous caller gets health and nothing else.
+pub(crate) async fn certificates_serve_their_use_only(lab: &Lab) {
+    let machine = lab.machine().await;
+    let certificates = lab.join(&machine).await.accepted();
+    let serving = serving_identity(&machine, &certificates);
+    // TLS 1.3 tells a refused client at its first read.
+    let refused = match lab.connect_as(&serving).await {
+        Err(_) => true,
+        Ok(mut connection) => {
+            connection.request(Method::GET, "/api/v1/nodes", "application/json", Vec::new()).await.is_err()
+        }
+    };
+    assert!(refused, "a serving certificate was taken as a client's");
+    let mut anonymous = lab.connect().await;
+    assert_eq!(anonymous.send(Method::GET, "/livez", Vec::new()).await.status, StatusCode::OK);
+    for path in ["/api/v1/nodes", "/apis/pratique.dev/v1alpha1/machines", "/api/v1/secrets"] {
+        let status = anonymous.send(Method::GET, path, Vec::new()).await.status;
+        assert!([StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN].contains(&status), "{path}: {status}");
+    }
+    let who = identity(&machine, &certificates);
+    assert_eq!(ask(lab, &who, Method::GET, &own_node(&machine), json!(null)).await, StatusCode::OK);
+}
+
+/// A policy that rejects, and one that is not there yet, admit nobody; the first rule restored, the machine joins.
+pub(crate) async fn policies_that_do_not_verify() {
+    let lab = Lab::start().await;
+    let machine = lab.machine().await;
+    let policy: CertificatePolicy = lab.site.get("cluster").await;
+    let with = |name: &str| {
+        let mut rule = serde_json::to_value(&policy.spec.rules[0]).unwrap();
+        rule["policy"] = json!(name);
+        json!({ "spec": { "rules": [rule] } })
+    };
+    let cases = [
+        ("always-reject", Code::PolicyRejects),
+        ("queue", Code::PolicyInvalid),
+        ("insecure-always-approve", Code::PolicyInvalid),
+    ];
+    for (name, code) in cases {
+        lab.site.patch::<CertificatePolicy>("cluster", &with(name)).await;
+        let outcome = lab.until(code, || lab.join(&machine)).await;
+        lab.refused(&outcome, code, false).await;
+        if code == Code::PolicyInvalid {
+            let start = Instant::now();
+            loop {
+                let shown: CertificatePolicy = lab.site.get("cluster").await;
+                let faults = shown.status.unwrap_or_default().faults;
+                if faults.iter().any(|fault| fault.contains(name) && fault.contains("not there yet")) {
+                    break;
+                }
+                assert!(start.elapsed() < Duration::from_secs(20), "{faults:?}");
+            }
+        }
+    }
+    lab.site.patch::<CertificatePolicy>("cluster", &with("cloud-verify")).await;
+    let start = Instant::now();
+    while !lab.join(&machine).await.answer.status.is_success() {
+        assert!(start.elapsed() < Duration::from_secs(20), "{}", lab.site.log());
+    }
+    lab.site.stop();
+}
+
+/// A person approves a request of upstream's client signer: it is signed for its key, and a denied or unapproved one is not.
+pub(crate) async fn an_approved_request_is_signed(lab: &Lab) {
+    let mut params = rcgen::CertificateParams::default();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(rcgen::DnType::CommonName, "jane");
+    let request = params.serialize_request(&rcgen::KeyPair::generate().unwrap()).unwrap().pem().unwrap();
+    for (name, condition) in [("jane-approved", "Approved"), ("jane-denied", "Denied")] {
+        let mut object = CertificateSigningRequest::default();
+        object.metadata.name = Some(name.to_owned());
+        "kubernetes.io/kube-apiserver-client".clone_into(&mut object.spec.signer_name);
+        object.spec.request.0 = request.clone().into_bytes();
+        object.spec.usages = Some(vec!["client auth".to_owned()]);
+        lab.site.create(&object).await;
+        let mut decided: CertificateSigningRequest = lab.site.get(name).await;
+        let said = json!([{ "type": condition, "status": "True", "reason": "Person", "message": "by hand" }]);
+        decided.status.get_or_insert_default().conditions = serde_json::from_value(said).unwrap();
+        let path = format!("{}/{name}/approval", collection::<CertificateSigningRequest>());
+        let answer = lab.site.api(Method::PUT, &path, serde_json::to_vec(&decided).unwrap()).await;
+        assert!(answer.status.is_success(), "{:?}", answer.json);
+    }
+    let start = Instant::now();
+    loop {
+        let approved: CertificateSigningRequest = lab.site.get("jane-approved").await;
+        if let Some(certificate) = approved.status.unwrap_or_default().certificate {
+            let chain = crate::lab::chain(&String::from_utf8(certificate.0).unwrap());
+            assert_eq!(chain.len(), 2, "the leaf and its issuer");
+            break;
+        }
+        assert!(start.elapsed() < Duration::from_secs(20), "not signed:\n{}", lab.site.log());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let denied: CertificateSigningRequest = lab.site.get("jane-denied").await;
+    assert!(denied.status.unwrap_or_default().certificate.is_none());
+}

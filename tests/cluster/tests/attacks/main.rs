@@ -1,0 +1,155 @@
+//! The attacks that need no virtual machine, mounted against a running master over TLS; each is refused with its own code,
+//! and the same exchange without it is accepted (the negative control). The machines are in software, bit for bit on the
+//! wire what a TPM says.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used, reason = "tests may stop at the first surprise")]
+#![allow(clippy::large_futures, reason = "a test's future lives once")]
+
+mod csr;
+mod first_master;
+mod freshness;
+mod identity;
+mod keys;
+mod lab;
+mod life;
+mod real_tpm;
+mod site;
+mod state;
+#[path = "../../../../agent/tpm/tests/support/mod.rs"]
+mod swtpm;
+mod wire;
+
+use config_attest::Code;
+use config_attest::testing::{SoftImage, SoftMachine};
+use config_attest::wire::Evidence;
+use lab::Lab;
+use libtest_mimic::{Arguments, Trial};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use tokio::runtime::Runtime;
+
+/// What happens to the evidence on its way.
+pub(crate) type Change = Box<dyn FnOnce(&mut Evidence) + Send>;
+
+/// The evidence goes as it is.
+pub(crate) fn nothing() -> Change {
+    Box::new(|_| {})
+}
+
+/// An attack on one join: the machine is changed before its hello, the evidence on its way.
+pub(crate) struct Case {
+    name: &'static str,
+    code: Code,
+    proven: bool,
+    mount: fn(&Lab, &mut SoftMachine) -> Change,
+}
+
+impl Case {
+    /// An attack that the machine itself proves.
+    pub(crate) fn proven(name: &'static str, code: Code, mount: fn(&Lab, &mut SoftMachine) -> Change) -> Self {
+        Self { name, code, proven: true, mount }
+    }
+
+    /// An attack that proves nothing, and changes nothing for the Machine.
+    pub(crate) fn anonymous(name: &'static str, code: Code, mount: fn(&Lab, &mut SoftMachine) -> Change) -> Self {
+        Self { name, code, proven: false, mount }
+    }
+
+    async fn run(&self, lab: &Lab) {
+        let control = lab.machine().await;
+        lab.join(&control).await.accepted();
+        let mut machine = lab.machine().await;
+        let change = (self.mount)(lab, &mut machine);
+        let outcome = lab.join_with(&machine, change).await;
+        lab.refused(&outcome, self.code, self.proven).await;
+    }
+}
+
+/// A story with the shared master.
+type Story = for<'a> fn(&'a Lab) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
+
+/// Names a story and boxes its future.
+macro_rules! stories {
+    ($($function:path),* $(,)?) => {
+        [$((stringify!($function), (|lab| Box::pin($function(lab))) as Story)),*]
+    };
+}
+
+fn main() {
+    let arguments = Arguments::from_args();
+    let runtime = Arc::new(Runtime::new().unwrap());
+    let mut trials = vec![
+        alone(&runtime, "life::bad_image_with_a_live_certificate", life::bad_image_with_a_live_certificate),
+        alone(&runtime, "first_master::the_first_master_is_its_admins", first_master::the_first_master_is_its_admins),
+        alone(&runtime, "real_tpm::joins_renews", real_tpm::joins_renews_and_is_held_to_what_it_booted),
+        alone(&runtime, "life::policies_that_do_not_verify", life::policies_that_do_not_verify),
+    ];
+    let needed = !arguments.list;
+    let lab = needed.then(|| Arc::new(runtime.block_on(prepared())));
+    for case in [state::cases(), keys::cases(), csr::cases(), identity::cases()].into_iter().flatten() {
+        let (runtime, lab) = (runtime.clone(), lab.clone());
+        let name = format!("{}: {}", case.code, case.name);
+        trials.push(Trial::test(name, move || {
+            runtime.block_on(case.run(&lab.unwrap()));
+            Ok(())
+        }));
+    }
+    let stories = stories![
+        identity::outside_the_inventory,
+        identity::one_ek_under_a_second_name,
+        identity::one_name_under_a_second_ek,
+        identity::untrusted_until_an_admin_acts,
+        freshness::replayed_nonce,
+        freshness::expired_session,
+        freshness::two_answers,
+        freshness::invented_session,
+        freshness::spliced_connection,
+        freshness::moved_connection,
+        freshness::impersonated_master,
+        freshness::another_purpose,
+        freshness::downgrade,
+        freshness::denunciation,
+        freshness::malformed_and_huge,
+        life::a_join_is_recorded,
+        life::renewal,
+        life::renewal_without_a_quote,
+        life::renewal_with_anothers_certificate,
+        life::restored_snapshot,
+        life::retired_and_deleted,
+        life::a_node_stays_within_its_rights,
+        life::certificates_serve_their_use_only,
+        life::an_approved_request_is_signed,
+        freshness::flood,
+    ];
+    for (name, story) in stories {
+        let (runtime, lab) = (runtime.clone(), lab.clone());
+        trials.push(Trial::test(name, move || {
+            runtime.block_on(story(&lab.unwrap()));
+            Ok(())
+        }));
+    }
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    if let Some(lab) = lab {
+        lab.site.stop();
+    }
+    conclusion.exit();
+}
+
+/// A story that makes and ends its own master.
+fn alone<F: Future<Output = ()> + 'static>(runtime: &Arc<Runtime>, name: &str, story: fn() -> F) -> Trial {
+    let runtime = runtime.clone();
+    Trial::test(name, move || {
+        runtime.block_on(story());
+        Ok(())
+    })
+}
+
+/// A master that knows the images that the attacks boot.
+async fn prepared() -> Lab {
+    let lab = Lab::start().await;
+    lab.release(&SoftImage::new("worker-unsigned", "worker", 9), false).await;
+    lab.release(&SoftImage::new("worker-old", "worker", 3), true).await;
+    lab.release(&SoftImage::new("master-7", "master", 7), true).await;
+    lab
+}

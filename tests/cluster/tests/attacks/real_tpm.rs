@@ -1,0 +1,136 @@
+//! The same wire with a real TPM stack at the other end: tpm2-tss over a software TPM, driven by the agent's own rooms.
+
+use crate::lab::{CONFIG, Lab};
+use crate::swtpm::Swtpm;
+use agent_enroll::{Endpoint, Endpoints, Enroller, Identity, Keeper, Logs, Milestone, Prover, Report, Settings};
+use agent_tpm::Tpm;
+use config_attest::eventlog::kind;
+use config_attest::pcr::config_event_digest;
+use config_attest::testing::SoftImage;
+use config_attest::tpm::Public;
+use config_attest::wire::{Claims, ConfigEvent};
+use config_attest::{Code, Digest};
+use config_kube::machine::EkSelector;
+use config_kube::{Machine, MachineSpec, MachineState};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+/// Time for an exchange with a software TPM on a busy machine, or for a renewal at a third of 30 seconds.
+const LIMIT: Duration = Duration::from_secs(90);
+
+/// Measures an image and a configuration as firmware, stub and init would, and writes the logs that they leave.
+fn boot(tpm: &Tpm, image: &SoftImage, dir: &Path) -> Logs {
+    let mut log = image.log();
+    // This TPM was started in locality 0.
+    log.events.retain(|event| event.kind != kind::NO_ACTION);
+    for event in log.measured() {
+        tpm.extend_pcr(event.pcr, event.digest).unwrap();
+    }
+    let digest = config_event_digest("nocloud", CONFIG);
+    tpm.extend_pcr(13, digest).unwrap();
+    let event = ConfigEvent { pcr: 13, label: "nocloud".to_owned(), length: CONFIG.len() as u64, digest };
+    let (firmware, config_event) = (dir.join("log"), dir.join("config-event.json"));
+    std::fs::write(&firmware, log.to_bytes()).unwrap();
+    std::fs::write(&config_event, serde_json::to_vec(&event).unwrap()).unwrap();
+    Logs { firmware, config_event }
+}
+
+/// A machine with a real TPM, in the inventory, that tries to enrol.
+struct Node {
+    enroller: Enroller,
+    told: UnboundedReceiver<String>,
+    tpm: Tpm,
+    _dir: tempfile::TempDir,
+}
+
+async fn node(lab: &Lab, swtpm: &Swtpm, name: &str, image: &SoftImage) -> Node {
+    let dir = tempfile::tempdir().unwrap();
+    let tpm = Tpm::open(&swtpm.tcti()).unwrap();
+    let logs = boot(&tpm, image, dir.path());
+    let hashes = tpm.endorsement_keys().unwrap().into_iter();
+    let hash = |public: &[u8]| Digest::of(&Public::parse(public).unwrap().spki().unwrap()).to_text();
+    let spec = MachineSpec {
+        role: "worker".to_owned(),
+        ek: EkSelector { hashes: hashes.map(|key| hash(&key.public)).collect(), issuers: Vec::new() },
+        config_digests: vec![config_event_digest("nocloud", CONFIG).to_text()],
+        ..MachineSpec::default()
+    };
+    lab.site.create(&Machine::named(name, spec)).await;
+    let endpoint = Endpoint::new("127.0.0.1", lab.site.address.port()).unwrap();
+    let settings = Settings {
+        endpoints: Endpoints::new(vec![endpoint]).unwrap(),
+        pins: vec![agent_enroll::spki_hash(&lab.site.root).unwrap()],
+        claims: Claims { name: name.to_owned(), ..Claims::default() },
+    };
+    let (tell, told) = unbounded_channel();
+    let report: Report = Arc::new(move |milestone: &Milestone<'_>| {
+        let line = match milestone {
+            Milestone::Enrolling { .. } => "enrolling".to_owned(),
+            Milestone::Refused { code, .. } => format!("refused {code}"),
+            Milestone::Failed { error, .. } => format!("failed {error}"),
+            Milestone::Enrolled { node, .. } => format!("enrolled {node}"),
+            Milestone::Renewed { .. } => "renewed".to_owned(),
+            Milestone::Expired => "expired".to_owned(),
+        };
+        drop(tell.send(line));
+    });
+    let enroller = Enroller::new(Prover::new(tpm.clone(), logs), settings, report).await.unwrap();
+    Node { enroller, told, tpm, _dir: dir }
+}
+
+async fn told(told: &mut UnboundedReceiver<String>, prefix: &str) {
+    let wait = async { while !told.recv().await.expect("more milestones").starts_with(prefix) {} };
+    tokio::time::timeout(LIMIT, wait).await.unwrap_or_else(|_elapsed| panic!("no milestone `{prefix}` in time"));
+}
+
+async fn serial(lab: &Lab, name: &str) -> String {
+    lab.status(name).await.certificate.map(|certificate| certificate.serial).unwrap_or_default()
+}
+
+/// A machine with a real TPM joins, speaks to the API with its TPM's key, and renews by a fresh quote; once a register
+/// that the key is bound to changes, the TPM itself refuses. Another that booted a changed kernel proves so and is refused.
+pub(crate) async fn joins_renews_and_is_held_to_what_it_booted() {
+    let (good, bad) = (Swtpm::new(), Swtpm::new());
+    let issuers = good.issuer_pem() + &bad.issuer_pem();
+    let lab = Lab::start_with(&issuers, "30s").await;
+    let Node { enroller, mut told, tpm, _dir } = node(&lab, &good, "real-1", &lab.image).await;
+    let enrolled: (Identity, Keeper) = tokio::time::timeout(LIMIT, enroller.enroll()).await.unwrap().unwrap();
+    let (identity, keeper) = enrolled;
+    assert_eq!(identity.node, "real-1");
+    let status = lab.status("real-1").await;
+    assert_eq!((status.state, status.image.map(|image| image.svn)), (MachineState::Trusted, Some(7)));
+    let own =
+        identity.client.request(http::Method::GET, "/api/v1/nodes/real-1", "", bytes::Bytes::new()).await.unwrap();
+    assert_eq!(own.status, 200);
+    let first = serial(&lab, "real-1").await;
+    let keeping = tokio::spawn(keeper.keep());
+    self::told(&mut told, "renewed").await;
+    assert_ne!(serial(&lab, "real-1").await, first, "another certificate, by another quote");
+    // Something is measured after the configuration: the node key is of no more use, to the node or to who took it over.
+    tpm.extend_pcr(12, Digest::of(b"late")).unwrap();
+    self::told(&mut told, "failed").await;
+    keeping.abort();
+    refused_for_its_kernel(&lab, &bad).await;
+    lab.site.stop();
+}
+
+async fn refused_for_its_kernel(lab: &Lab, swtpm: &Swtpm) {
+    let mut image = lab.image.clone();
+    image.kernel[0] ^= 1;
+    let Node { enroller, mut told, _dir, .. } = node(lab, swtpm, "real-2", &image).await;
+    let trying = tokio::spawn(enroller.enroll());
+    self::told(&mut told, "refused").await;
+    let start = Instant::now();
+    loop {
+        let status = lab.status("real-2").await;
+        if status.state == MachineState::Untrusted {
+            assert_eq!(status.reason, Code::ImageLoader.as_str(), "{}", status.message);
+            break;
+        }
+        assert!(start.elapsed() < LIMIT, "{status:?}\n{}", lab.site.log());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    trying.abort();
+}

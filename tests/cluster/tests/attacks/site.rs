@@ -1,0 +1,164 @@
+//! A running master, as a process, and the admin's way to it.
+
+use crate::wire::{Answer, Connection, Identity, config};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use config_kube::k8s_openapi::Resource;
+use http::Method;
+use rustls::ClientConfig;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tests_harness::process::Owned;
+use tests_harness::wait::eventually;
+
+/// Time for the master to come up or go down.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A master.
+pub(crate) struct Site {
+    dir: tempfile::TempDir,
+    program: PathBuf,
+    process: Mutex<Owned>,
+    pub(crate) address: SocketAddr,
+    pub(crate) root: Vec<u8>,
+    pub(crate) admin: Arc<ClientConfig>,
+    pub(crate) anonymous: Arc<ClientConfig>,
+}
+
+impl Site {
+    /// Starts a master with a cluster document.
+    pub(crate) async fn start(document: &str) -> Self {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+        let program = root.join(".pratique/bin/master");
+        assert!(program.exists(), "no {}: run `cargo xtask test build` first", program.display());
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("cluster.toml"), document).unwrap();
+        let port = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        let process = spawn(&program, dir.path(), address);
+        let kubeconfig = dir.path().join("data/admin.kubeconfig");
+        let found = eventually("the admin's kubeconfig", LIMIT, "", || Ok(std::fs::read(&kubeconfig).ok()));
+        let text = match found {
+            Ok(text) => text,
+            Err(error) => {
+                process.kill().unwrap();
+                panic!("{error}\n{}", log(dir.path()));
+            }
+        };
+        let (root, admin) = credentials(&text);
+        let (admin, anonymous) = (config(&root, Some(&admin)), config(&root, None));
+        let site = Self { dir, program, process: Mutex::new(process), address, root, admin, anonymous };
+        site.wait_ready().await;
+        site
+    }
+
+    /// Cuts the master's power and starts it again.
+    pub(crate) async fn cut_and_restart(&self) {
+        self.process().kill().unwrap();
+        *self.process.lock().unwrap() = spawn(&self.program, self.dir.path(), self.address);
+        // A development master writes a fresh kubeconfig, with the same root.
+        self.wait_ready().await;
+    }
+
+    pub(crate) fn stop(&self) {
+        self.process().stop(Duration::from_secs(20)).unwrap();
+    }
+
+    fn process(&self) -> Owned {
+        self.process.lock().unwrap().clone()
+    }
+
+    pub(crate) fn log(&self) -> String {
+        log(self.dir.path())
+    }
+
+    /// Resident memory in KiB.
+    pub(crate) fn resident(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process().pid)).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+
+    async fn wait_ready(&self) {
+        let start = std::time::Instant::now();
+        loop {
+            if let Ok(mut connection) = Connection::open(self.address, self.anonymous.clone()).await
+                && let Ok(answer) = connection.request(Method::GET, "/readyz", "text/plain", Vec::new()).await
+                && answer.status().is_success()
+            {
+                return;
+            }
+            assert!(start.elapsed() < LIMIT, "the master is not ready:\n{}", self.log());
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// A request by the admin.
+    pub(crate) async fn api(&self, method: Method, path: &str, body: Vec<u8>) -> Answer {
+        Connection::open(self.address, self.admin.clone()).await.unwrap().send(method, path, body).await
+    }
+
+    /// Creates an object, which must work.
+    pub(crate) async fn create<T: Resource + Serialize>(&self, object: &T) {
+        let answer = self.api(Method::POST, &collection::<T>(), serde_json::to_vec(object).unwrap()).await;
+        assert!(answer.status.is_success(), "{:?}", answer.json);
+    }
+
+    /// Reads an object, which must be there.
+    pub(crate) async fn get<T: Resource + DeserializeOwned>(&self, name: &str) -> T {
+        let answer = self.api(Method::GET, &format!("{}/{name}", collection::<T>()), Vec::new()).await;
+        assert!(answer.status.is_success(), "{:?}", answer.json);
+        serde_json::from_value(answer.json).unwrap()
+    }
+
+    /// Merge-patches an object, which must work.
+    pub(crate) async fn patch<T: Resource>(&self, name: &str, patch: &Value) {
+        let at = format!("{}/{name}", collection::<T>());
+        let answer = self.api(Method::PATCH, &at, serde_json::to_vec(patch).unwrap()).await;
+        assert!(answer.status.is_success(), "{:?}", answer.json);
+    }
+
+    /// All objects of a kind.
+    pub(crate) async fn list<T: Resource + DeserializeOwned>(&self) -> Vec<T> {
+        let mut answer = self.api(Method::GET, &collection::<T>(), Vec::new()).await;
+        assert!(answer.status.is_success(), "{:?}", answer.json);
+        serde_json::from_value(answer.json["items"].take()).unwrap()
+    }
+}
+
+pub(crate) fn collection<T: Resource>() -> String {
+    match T::GROUP {
+        "" => format!("/api/{}/{}", T::VERSION, T::URL_PATH_SEGMENT),
+        group => format!("/apis/{group}/{}/{}", T::VERSION, T::URL_PATH_SEGMENT),
+    }
+}
+
+fn spawn(program: &Path, dir: &Path, address: SocketAddr) -> Owned {
+    let mut master = Command::new(program);
+    master.arg("run").arg("--config").arg(dir.join("cluster.toml")).arg("--data").arg(dir.join("data"));
+    master.arg("--listen").arg(address.to_string());
+    Owned::start(master, &dir.join("master.log")).unwrap()
+}
+
+fn log(dir: &Path) -> String {
+    std::fs::read_to_string(dir.join("master.log")).unwrap_or_default()
+}
+
+/// Root and admin certificate of a kubeconfig.
+pub(crate) fn credentials(text: &[u8]) -> (Vec<u8>, Identity) {
+    let value: Value = serde_json::from_slice(text).unwrap();
+    let field = |pointer: &str| STANDARD.decode(value.pointer(pointer).unwrap().as_str().unwrap()).unwrap();
+    let root = CertificateDer::from_pem_slice(&field("/clusters/0/cluster/certificate-authority-data")).unwrap();
+    let chain = field("/users/0/user/client-certificate-data");
+    let chain = CertificateDer::pem_slice_iter(&chain).map(|der| der.unwrap().to_vec()).collect();
+    let key = PrivatePkcs8KeyDer::from_pem_slice(&field("/users/0/user/client-key-data")).unwrap();
+    (root.to_vec(), Identity { chain, key: key.secret_pkcs8_der().to_vec() })
+}

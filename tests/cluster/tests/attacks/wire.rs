@@ -1,0 +1,124 @@
+//! One HTTP/1.1 connection over TLS 1.3 to the master, with what both ends know of it.
+
+use bytes::Bytes;
+use config_attest::wire::EXPORTER_LABEL;
+use config_attest::{Channel, Digest};
+use http::{Method, Request, StatusCode, header};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::SendRequest;
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use serde_json::Value;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+use tokio::net::{TcpSocket, TcpStream};
+use tokio_rustls::TlsConnector;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+/// Longest wait for an answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A client certificate chain (DER) and its key (PKCS#8 DER).
+#[derive(Debug, Clone)]
+pub(crate) struct Identity {
+    pub(crate) chain: Vec<Vec<u8>>,
+    pub(crate) key: Vec<u8>,
+}
+
+/// How to speak TLS to a master of this root.
+pub(crate) fn config(root: &[u8], identity: Option<&Identity>) -> Arc<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from(root.to_vec())).unwrap();
+    let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .unwrap()
+        .with_root_certificates(roots);
+    Arc::new(match identity {
+        None => builder.with_no_client_auth(),
+        Some(Identity { chain, key }) => {
+            let chain = chain.iter().map(|der| CertificateDer::from(der.clone())).collect();
+            builder.with_client_auth_cert(chain, PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.clone()))).unwrap()
+        }
+    })
+}
+
+/// An answer's status and JSON (null where it is none).
+#[derive(Debug, Clone)]
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) json: Value,
+}
+
+/// Connects from the next address of the loopback range, so that the master, which limits each address, takes the
+/// machines of all tests for as many machines.
+async fn connect(address: SocketAddr) -> std::io::Result<TcpStream> {
+    static NEXT: AtomicU8 = AtomicU8::new(0);
+    let socket = TcpSocket::new_v4()?;
+    let last = NEXT.fetch_add(1, Ordering::Relaxed) % 250 + 2;
+    socket.bind(SocketAddr::from(([127, 0, 0, last], 0)))?;
+    socket.connect(address).await
+}
+
+/// A connection.
+pub(crate) struct Connection {
+    sender: SendRequest<Full<Bytes>>,
+    /// The channel, as an honest node sees it.
+    pub(crate) channel: Channel,
+    /// Our end, which the master records.
+    pub(crate) local: SocketAddr,
+}
+
+impl Connection {
+    pub(crate) async fn open(address: SocketAddr, config: Arc<ClientConfig>) -> std::io::Result<Self> {
+        let socket = connect(address).await?;
+        let local = socket.local_addr()?;
+        let name = ServerName::from(address.ip());
+        let stream = TlsConnector::from(config).connect(name, socket).await?;
+        let tls = stream.get_ref().1;
+        let exporter = tls.export_keying_material([0_u8; 32], EXPORTER_LABEL, Some(&[])).unwrap();
+        let leaf = tls.peer_certificates().unwrap().first().unwrap();
+        let (_, parsed) = X509Certificate::from_der(leaf).unwrap();
+        let channel = Channel { server_spki: Digest::of(parsed.public_key().raw), exporter: Digest(exporter) };
+        let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
+        let (sender, driver) = handshake.map_err(std::io::Error::other)?;
+        drop(tokio::spawn(driver));
+        Ok(Self { sender, channel, local })
+    }
+
+    /// Sends a request; the body is read by the caller.
+    pub(crate) async fn request(
+        &mut self,
+        method: Method,
+        path: &str,
+        content_type: &str,
+        body: Vec<u8>,
+    ) -> Result<http::Response<Incoming>, hyper::Error> {
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::HOST, "master")
+            .header(header::CONTENT_TYPE, content_type)
+            .body(Full::new(Bytes::from(body)))
+            .unwrap();
+        self.sender.ready().await?;
+        tokio::time::timeout(PATIENCE, self.sender.send_request(request)).await.expect("an answer in time")
+    }
+
+    /// Sends a request and reads all of the answer.
+    pub(crate) async fn send(&mut self, method: Method, path: &str, body: Vec<u8>) -> Answer {
+        let content_type = if method == Method::PATCH { "application/merge-patch+json" } else { "application/json" };
+        let answer = self.request(method, path, content_type, body).await.unwrap();
+        let status = answer.status();
+        let body = Limited::new(answer.into_body(), 8 << 20).collect();
+        let bytes = tokio::time::timeout(PATIENCE, body).await.expect("a body in time").unwrap().to_bytes();
+        Answer { status, json: serde_json::from_slice(&bytes).unwrap_or_default() }
+    }
+
+    pub(crate) async fn post(&mut self, path: &str, message: &impl serde::Serialize) -> Answer {
+        self.send(Method::POST, path, serde_json::to_vec(message).unwrap()).await
+    }
+}

@@ -1,0 +1,357 @@
+//! The kubelet between the master's own API, in process, and the real containerd: what users see of their pods.
+
+use crate::site::{IMAGE, Site, eventually, texts};
+use agent_kubelet::{Answer, Api, ApiError, Call, Config, Kubelet, Lines, Server};
+use bytes::{Bytes, BytesMut};
+use config_kube::k8s_openapi::api::coordination::v1::Lease;
+use config_kube::k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod};
+use futures_util::{StreamExt, stream};
+use http::{Method, Request};
+use http_body_util::BodyExt;
+use master_api::{ApiServer, Body, Client, DeleteParams, ListParams, Options, Peer, UserInfo};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+const NODE: &str = "worker-1";
+
+/// The master's API, asked as the node, without a socket.
+#[derive(Debug)]
+struct InProcess {
+    server: ApiServer,
+    user: UserInfo,
+}
+
+impl InProcess {
+    async fn ask(&self, call: Call) -> Result<http::Response<Body>, ApiError> {
+        let request = Request::builder().method(call.method).uri(&call.path).header("content-type", call.content_type);
+        let request = request.header("accept", "application/json").body(master_api::body(call.body)).unwrap();
+        let answer = self.server.handle_as(request, self.user.clone(), Peer::default()).await;
+        if answer.status().is_success() {
+            return Ok(answer);
+        }
+        let code = answer.status().as_u16();
+        let body = answer.into_body().collect().await.map_err(ApiError::Transport)?.to_bytes();
+        Err(ApiError::from_answer(code, &body))
+    }
+}
+
+impl Api for InProcess {
+    fn call(&self, call: Call) -> Answer<'_, Bytes> {
+        Box::pin(async move {
+            let answer = self.ask(call).await?;
+            Ok(answer.into_body().collect().await.map_err(ApiError::Transport)?.to_bytes())
+        })
+    }
+
+    fn watch(&self, path: String) -> Answer<'_, Lines> {
+        Box::pin(async move {
+            let call = Call { method: Method::GET, path, content_type: agent_kubelet::JSON, body: Bytes::new() };
+            let body = self.ask(call).await?.into_body();
+            let lines = stream::try_unfold((body, BytesMut::new()), |(mut body, mut rest)| async move {
+                loop {
+                    if let Some(end) = rest.iter().position(|&byte| byte == b'\n') {
+                        let line = rest.split_to(end + 1).freeze();
+                        return Ok(Some((line.slice(..end), (body, rest))));
+                    }
+                    match body.frame().await {
+                        Some(frame) => {
+                            rest.extend(frame.map_err(ApiError::Transport)?.into_data().unwrap_or_default());
+                        }
+                        None => return Ok(None),
+                    }
+                }
+            });
+            Ok(lines.boxed() as Lines)
+        })
+    }
+}
+
+/// A master, a node's parts, and a kubelet that can be ended and begun anew.
+pub(crate) struct Cluster {
+    site: Site,
+    server: ApiServer,
+    admin: Client,
+    kubelet: Option<(watch::Sender<bool>, JoinHandle<()>, JoinHandle<()>)>,
+    pub(crate) port: Option<Server>,
+}
+
+impl Cluster {
+    pub(crate) async fn new() -> Self {
+        let site = Site::new();
+        let store = master_store::EmbeddedStore::open(&site.dir.path().join("store")).unwrap();
+        let server = ApiServer::new(Arc::new(store), Options::default());
+        server.prepare().await.unwrap();
+        let admin = server.client(UserInfo::admin("admin"));
+        let node: Node = serde_json::from_value(json!({"metadata": {"name": NODE}})).unwrap();
+        admin.create(&node).await.unwrap();
+        let mut cluster = Self { site, server, admin, kubelet: None, port: None };
+        cluster.begin();
+        cluster
+    }
+
+    fn config(&self) -> Config {
+        let path = |name: &str| self.site.dir.path().join(name);
+        Config {
+            node_name: NODE.into(),
+            addresses: vec!["127.0.0.1".parse().unwrap()],
+            port: 10250,
+            data: path("kubelet"),
+            logs: path("pods"),
+            max_pods: 20,
+            reserved_memory: 64 << 20,
+            reserved_cpu_millis: 100,
+            os_image: "Pratique test".into(),
+            resolv_conf: PathBuf::from("/etc/resolv.conf"),
+            hosts: PathBuf::from("/etc/hosts"),
+        }
+    }
+
+    /// Starts an agent's worth of kubelet and engine.
+    fn begin(&mut self) {
+        let engine = self.site.agent();
+        let following = tokio::spawn({
+            let engine = engine.clone();
+            async move { engine.run().await }
+        });
+        let user = UserInfo::authenticated(&format!("system:node:{NODE}"), ["system:nodes"]);
+        let api = Arc::new(InProcess { server: self.server.clone(), user });
+        let (shutdown, ended) = watch::channel(false);
+        let kubelet = Kubelet::new(self.config(), api, engine);
+        self.port = Some(kubelet.server());
+        let running = tokio::spawn(kubelet.run(ended));
+        self.kubelet = Some((shutdown, running, following));
+    }
+
+    async fn end(&mut self) {
+        let (shutdown, running, following) = self.kubelet.take().unwrap();
+        shutdown.send(true).unwrap();
+        running.await.unwrap();
+        following.abort();
+        assert!(following.await.is_err());
+    }
+
+    pub(crate) async fn create(&self, name: &str, spec: Value) {
+        let mut spec = spec;
+        spec["nodeName"] = json!(NODE);
+        if spec.get("hostNetwork").is_none() {
+            spec["hostNetwork"] = json!(true);
+        }
+        let meta = json!({"name": name, "namespace": "default"});
+        let pod: Pod = serde_json::from_value(json!({"metadata": meta, "spec": spec})).unwrap();
+        self.admin.create(&pod).await.unwrap();
+    }
+
+    async fn pod(&self, name: &str) -> Option<Pod> {
+        self.admin.get_opt::<Pod>(Some("default"), name).await.unwrap()
+    }
+
+    /// Waits until the pod's status has what is looked for at a JSON pointer.
+    pub(crate) async fn reaches(&self, name: &str, pointer: &str, wanted: Value) -> Value {
+        let what = format!("{pointer} of {name} to be {wanted}");
+        eventually(&what, || async {
+            let status = serde_json::to_value(self.pod(name).await?.status).unwrap();
+            (status.pointer(pointer) == Some(&wanted)).then_some(status)
+        })
+        .await
+    }
+
+    async fn delete(&self, name: &str, grace: i64) {
+        let params = DeleteParams { grace_period_seconds: Some(grace), ..DeleteParams::default() };
+        self.admin.delete::<Pod>(Some("default"), name, &params).await.unwrap();
+    }
+
+    fn log(&self, pod: &Pod, attempt: u32) -> String {
+        let uid = pod.metadata.uid.as_deref().unwrap();
+        let name = pod.metadata.name.as_deref().unwrap();
+        let path = self.config().logs.join(format!("default_{name}_{uid}")).join("main").join(format!("{attempt}.log"));
+        std::fs::read_to_string(path).unwrap_or_default()
+    }
+}
+
+pub(crate) fn shell(script: &str) -> Value {
+    json!({"name": "main", "image": IMAGE, "command": ["/bin/sh", "-c", script]})
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pod_runs_is_ready_and_goes_with_its_grace() {
+    let cluster = Cluster::new().await;
+    let map: ConfigMap = serde_json::from_value(
+        json!({"metadata": {"name": "m", "namespace": "default"}, "data": {"k": "from the map"}}),
+    )
+    .unwrap();
+    cluster.admin.create(&map).await.unwrap();
+    let mut main =
+        shell("echo $POD $K; cat /files/k /etc/hosts; trap 'echo bye; exit 0' TERM; while :; do sleep 0.1; done");
+    main["env"] = json!([
+        {"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        {"name": "K", "valueFrom": {"configMapKeyRef": {"name": "m", "key": "k"}}},
+    ]);
+    main["volumeMounts"] =
+        json!([{"name": "files", "mountPath": "/files"}, {"name": "scratch", "mountPath": "/scratch"}]);
+    let init = json!({"name": "init", "image": IMAGE, "command": ["/bin/sh", "-c", "echo ready > /scratch/init"],
+                      "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}]});
+    let volumes = json!([{"name": "files", "configMap": {"name": "m"}}, {"name": "scratch", "emptyDir": {}}]);
+    cluster.create("web", json!({"containers": [main], "initContainers": [init], "volumes": volumes})).await;
+
+    let status = cluster.reaches("web", "/phase", json!("Running")).await;
+    assert_eq!(status["hostIP"], "127.0.0.1");
+    assert_eq!(status["initContainerStatuses"][0]["state"]["terminated"]["reason"], "Completed");
+    assert_eq!(status["containerStatuses"][0]["ready"], true);
+    for condition in status["conditions"].as_array().unwrap() {
+        assert_eq!(condition["status"], "True", "{condition}");
+    }
+    let pod = cluster.pod("web").await.unwrap();
+    eventually("the pod's output", || async { (texts(&cluster.log(&pod, 0)).len() > 1).then_some(()) }).await;
+    assert_eq!(texts(&cluster.log(&pod, 0))[0], "web from the map");
+
+    let events = cluster.admin.list::<Event>(Some("default"), &ListParams::default()).await.unwrap().items;
+    let reasons: Vec<String> = events.into_iter().filter_map(|event| event.reason).collect();
+    for reason in ["Pulling", "Pulled", "Started"] {
+        assert!(reasons.iter().any(|told| told == reason), "{reason} in {reasons:?}");
+    }
+
+    let dirs = [cluster.config().data.join("pods").join(pod.metadata.uid.as_deref().unwrap())];
+    assert!(dirs[0].exists());
+    cluster.delete("web", 20).await;
+    eventually("the pod to be gone", || async { cluster.pod("web").await.is_none().then_some(()) }).await;
+    assert!(!dirs[0].exists(), "its folder went with it");
+    assert!(agent_runtime::Runtime::list(&*cluster.site.agent(), None).await.unwrap().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ends_are_told_in_the_words_that_users_know() {
+    let cluster = Cluster::new().await;
+    cluster.create("crashes", json!({"containers": [shell("echo once more; exit 7")]})).await;
+    cluster
+        .create("done", json!({"restartPolicy": "Never", "containers": [shell("echo last > /dev/termination-log")]}))
+        .await;
+    cluster.create("fails", json!({"restartPolicy": "Never", "containers": [shell("exit 3")]})).await;
+    let mut absent = shell("true");
+    absent["image"] = json!("registry.example/absent:1");
+    cluster.create("absent", json!({"containers": [absent]})).await;
+    let mut never = shell("true");
+    never["image"] = json!("registry.example/never:1");
+    never["imagePullPolicy"] = json!("Never");
+    cluster.create("never", json!({"containers": [never]})).await;
+    let mut keyless = shell("true");
+    keyless["env"] = json!([{"name": "A", "valueFrom": {"secretKeyRef": {"name": "none", "key": "k"}}}]);
+    cluster.create("keyless", json!({"containers": [keyless]})).await;
+    cluster.create("networked", json!({"hostNetwork": false, "containers": [shell("true")]})).await;
+    let mut privileged = shell("true");
+    privileged["securityContext"] = json!({"privileged": true});
+    cluster.create("privileged", json!({"containers": [privileged]})).await;
+
+    let state = "/containerStatuses/0/state";
+    let waiting = format!("{state}/waiting/reason");
+    let crashed = cluster.reaches("crashes", &waiting, json!("CrashLoopBackOff")).await;
+    assert_eq!(crashed["containerStatuses"][0]["lastState"]["terminated"]["exitCode"], 7);
+    assert_eq!(crashed["containerStatuses"][0]["restartCount"], 1);
+    assert_eq!(crashed["phase"], "Running");
+    let done = cluster.reaches("done", "/phase", json!("Succeeded")).await;
+    let ended = &done["containerStatuses"][0]["state"]["terminated"];
+    assert_eq!((&ended["reason"], &ended["message"]), (&json!("Completed"), &json!("last\n")));
+    let failed = cluster.reaches("fails", "/phase", json!("Failed")).await;
+    assert_eq!(failed["containerStatuses"][0]["state"]["terminated"]["reason"], "Error");
+    cluster.reaches("absent", &waiting, json!("ErrImagePull")).await;
+    cluster.reaches("absent", &waiting, json!("ImagePullBackOff")).await;
+    cluster.reaches("never", &waiting, json!("ErrImageNeverPull")).await;
+    cluster.reaches("keyless", &waiting, json!("CreateContainerConfigError")).await;
+    let networked = cluster.reaches("networked", "/phase", json!("Pending")).await;
+    let message = &networked["containerStatuses"][0]["state"]["waiting"]["message"];
+    assert_eq!(message, "pod network is not available yet: set hostNetwork: true");
+    let privileged = cluster.reaches("privileged", "/phase", json!("Pending")).await;
+    assert_eq!(privileged["containerStatuses"][0]["state"]["waiting"]["reason"], "NotSupported");
+    for name in ["networked", "absent", "crashes"] {
+        cluster.delete(name, 1).await;
+        eventually(name, || async { cluster.pod(name).await.is_none().then_some(()) }).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_container_that_ignores_the_signal_is_killed_after_the_grace() {
+    let cluster = Cluster::new().await;
+    cluster.create("stubborn", json!({"containers": [shell("trap '' TERM; while :; do sleep 0.1; done")]})).await;
+    cluster.reaches("stubborn", "/phase", json!("Running")).await;
+    let start = std::time::Instant::now();
+    cluster.delete("stubborn", 2).await;
+    eventually("the pod to be gone", || async { cluster.pod("stubborn").await.is_none().then_some(()) }).await;
+    let took = start.elapsed();
+    assert!(took >= Duration::from_secs(2) && took < Duration::from_secs(10), "{took:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn containers_survive_a_new_agent_and_orphans_do_not() {
+    let mut cluster = Cluster::new().await;
+    for name in ["stays", "goes"] {
+        cluster
+            .create(name, json!({"containers": [shell("n=0; while :; do n=$((n+1)); echo line $n; sleep 0.1; done")]}))
+            .await;
+        cluster.reaches(name, "/phase", json!("Running")).await;
+    }
+    let before = cluster.pod("stays").await.unwrap();
+    let started = serde_json::to_value(&before).unwrap()["status"]["containerStatuses"][0].clone();
+    cluster.end().await;
+    cluster.delete("goes", 0).await;
+    cluster.begin();
+    let lines = |pod: &Pod| texts(&cluster.log(pod, 0)).len();
+    let count = lines(&before);
+    eventually("output under the new agent", || async { (lines(&before) > count + 5).then_some(()) }).await;
+    let after = serde_json::to_value(cluster.pod("stays").await).unwrap()["status"]["containerStatuses"][0].clone();
+    assert_eq!(after, started, "the same container, never restarted");
+    let log = cluster.log(&before, 0);
+    let numbers: Vec<String> = (1..=texts(&log).len()).map(|number| format!("line {number}")).collect();
+    assert_eq!(texts(&log), numbers, "no line is lost or doubled");
+    eventually("the orphan's end", || async {
+        (agent_runtime::Runtime::list(&*cluster.site.agent(), None).await.unwrap().len() == 1).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn probes_decide_what_is_ready_and_what_lives() {
+    let cluster = Cluster::new().await;
+    let mut main = shell("touch /tmp/alive; sleep 600");
+    main["readinessProbe"] = json!({"exec": {"command": ["/bin/cat", "/tmp/ready"]}, "periodSeconds": 1});
+    main["livenessProbe"] =
+        json!({"exec": {"command": ["/bin/cat", "/tmp/alive"]}, "periodSeconds": 1, "failureThreshold": 1});
+    cluster.create("probed", json!({"terminationGracePeriodSeconds": 1, "containers": [main]})).await;
+    let status = cluster.reaches("probed", "/phase", json!("Running")).await;
+    assert_eq!(status["containerStatuses"][0]["ready"], false);
+    let id =
+        status["containerStatuses"][0]["containerID"].as_str().unwrap().trim_start_matches("containerd://").to_owned();
+    let agent = cluster.site.agent();
+    let run = |script: &str| {
+        let command = ["/bin/sh", "-c", script].map(str::to_owned);
+        let (agent, id) = (agent.clone(), id.clone());
+        async move { agent_runtime::Runtime::exec(&*agent, &id, &command, Duration::from_secs(5)).await.unwrap() }
+    };
+    run("echo > /tmp/ready").await;
+    cluster.reaches("probed", "/containerStatuses/0/ready", json!(true)).await;
+    run("busybox rm /tmp/alive").await;
+    cluster.reaches("probed", "/containerStatuses/0/restartCount", json!(1)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_node_tells_what_it_is_and_keeps_its_lease() {
+    let cluster = Cluster::new().await;
+    let node = eventually("the node to be ready", || async {
+        let node: Node = cluster.admin.get(None, NODE).await.unwrap();
+        let conditions = node.status.as_ref()?.conditions.clone()?;
+        conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True").then_some(node)
+    })
+    .await;
+    let status = node.status.unwrap();
+    let info = status.node_info.unwrap();
+    assert_eq!((info.kubelet_version.as_str(), info.os_image.as_str()), ("v1.36.0", "Pratique test"));
+    assert!(info.container_runtime_version.starts_with("containerd://1."));
+    assert_eq!(status.capacity.unwrap()["pods"].0, "20");
+    let lease = eventually("the lease", || async {
+        cluster.admin.get_opt::<Lease>(Some("kube-node-lease"), NODE).await.unwrap()
+    });
+    let spec = lease.await.spec.unwrap();
+    assert_eq!((spec.holder_identity.as_deref(), spec.lease_duration_seconds), (Some(NODE), Some(40)));
+}

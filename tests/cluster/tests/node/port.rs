@@ -1,0 +1,134 @@
+//! The kubelet's port: the master alone is answered, and what it asks for are pods' logs.
+
+use crate::pods::{Cluster, shell};
+use crate::site::eventually;
+use agent_kubelet::serve;
+use bytes::Bytes;
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt, Empty};
+use hyper_util::rt::TokioIo;
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use serde_json::json;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio_rustls::TlsConnector;
+
+/// A cluster's root and what it signs.
+struct Authority {
+    root: CertificateDer<'static>,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        let root = params.self_signed(&key).unwrap().der().clone();
+        Self { root, issuer: Issuer::new(params, key) }
+    }
+
+    fn sign(&self, name: &str) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
+        let mut params = CertificateParams::new(vec!["node.example".to_owned()]).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap().der().clone();
+        (vec![certificate], PrivateKeyDer::try_from(key.serialize_der()).unwrap())
+    }
+
+    fn roots(&self) -> Arc<RootCertStore> {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.root.clone()).unwrap();
+        Arc::new(roots)
+    }
+
+    fn server(&self) -> Arc<ServerConfig> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let verifier = WebPkiClientVerifier::builder_with_provider(self.roots(), provider.clone());
+        let verifier = verifier.allow_unauthenticated().build().unwrap();
+        let (chain, key) = self.sign("system:node:worker-1");
+        let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        Arc::new(config.with_client_cert_verifier(verifier).with_single_cert(chain, key).unwrap())
+    }
+
+    /// A client that trusts this root and shows a certificate of `signer`, if any.
+    fn client(&self, shown: Option<(&Self, &str)>) -> Arc<ClientConfig> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let config = config.with_root_certificates(self.roots());
+        Arc::new(match shown {
+            Some((signer, name)) => {
+                let (chain, key) = signer.sign(name);
+                config.with_client_auth_cert(chain, key).unwrap()
+            }
+            None => config.with_no_client_auth(),
+        })
+    }
+}
+
+/// GET; an error where TLS itself turns the caller away.
+async fn get(at: SocketAddr, tls: Arc<ClientConfig>, path: &str) -> Result<(StatusCode, String), String> {
+    let say = |error: &dyn std::error::Error| error.to_string();
+    let tcp = TcpStream::connect(at).await.unwrap();
+    let name = ServerName::try_from("node.example").unwrap();
+    let tls = TlsConnector::from(tls).connect(name, tcp).await.map_err(|error| say(&error))?;
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(tls)).await.map_err(|error| say(&error))?;
+    let connection = tokio::spawn(connection);
+    let request = Request::get(path).header("host", "node.example").body(Empty::<Bytes>::new()).unwrap();
+    let answer = sender.send_request(request).await.map_err(|error| say(&error))?;
+    let status = answer.status();
+    let body = answer.into_body().collect().await.map_err(|error| say(&error))?.to_bytes();
+    connection.abort();
+    Ok((status, String::from_utf8(body.to_vec()).unwrap()))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_kubelets_port_answers_the_master_alone_and_gives_it_logs() {
+    let cluster = Cluster::new().await;
+    let authority = Authority::new();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    let (_shutdown, ended) = watch::channel(false);
+    tokio::spawn(serve(listener, authority.server(), cluster.port.clone().unwrap(), ended));
+
+    let nobody = get(at, authority.client(None), "/healthz").await.unwrap();
+    assert_eq!(nobody.0, StatusCode::UNAUTHORIZED);
+    for name in ["admin", "system:node:worker-1", "system:kube-apiserver "] {
+        let other = get(at, authority.client(Some((&authority, name))), "/pods").await.unwrap();
+        assert_eq!(other.0, StatusCode::FORBIDDEN, "{name}");
+    }
+    let foreign = Authority::new();
+    let tls = authority.client(Some((&foreign, "system:kube-apiserver")));
+    assert!(get(at, tls, "/healthz").await.is_err(), "another root's API server is nobody's");
+
+    let master = authority.client(Some((&authority, "system:kube-apiserver")));
+    let ask = |path: &'static str| {
+        let master = master.clone();
+        async move { get(at, master, path).await.unwrap() }
+    };
+    assert_eq!(ask("/healthz").await, (StatusCode::OK, "ok".to_owned()));
+    assert_eq!(ask("/exec/default/talks/main?command=sh").await.0, StatusCode::NOT_IMPLEMENTED);
+    assert_eq!(ask("/containerLogs/default/none/main").await.0, StatusCode::NOT_FOUND);
+
+    let script = "for n in 1 2 3; do echo out $n; echo err $n >&2; sleep 0.3; done";
+    cluster.create("talks", json!({"restartPolicy": "Never", "containers": [shell(script)]})).await;
+    eventually("the log to begin", || async {
+        (ask("/containerLogs/default/talks/main").await.0 == StatusCode::OK).then_some(())
+    })
+    .await;
+    let (_, followed) = ask("/containerLogs/default/talks/main?follow=true").await;
+    let out: Vec<&str> = followed.lines().filter(|line| line.starts_with("out")).collect();
+    assert_eq!(out, ["out 1", "out 2", "out 3"], "{followed}");
+    assert_eq!(followed.lines().count(), 6);
+    let (_, last) = ask("/containerLogs/default/talks/main?tailLines=1&timestamps=true").await;
+    assert!(last.starts_with("20") && last.lines().count() == 1, "{last}");
+    assert_eq!(ask("/containerLogs/default/talks/main?previous=true").await.0, StatusCode::BAD_REQUEST);
+    assert_eq!(ask("/containerLogs/default/talks/..%2f").await.0, StatusCode::BAD_REQUEST);
+    assert!(ask("/pods").await.1.contains("\"talks\""));
+}

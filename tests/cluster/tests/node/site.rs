@@ -1,0 +1,105 @@
+//! A registry, a containerd and a folder for both, on this host.
+
+use agent_runtime::{
+    Capabilities, Confinement, ContainerKey, ContainerSpec, Containerd, Kind, Options, PodRef, Registries, Registry,
+    Resources, Seccomp, SharedNamespaces,
+};
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tests_harness::engine::Engine;
+use tests_harness::oci;
+use tests_harness::tools::Tools;
+
+pub(crate) const IMAGE: &str = "registry.example/busybox:1";
+pub(crate) const LIMIT: Duration = Duration::from_secs(30);
+
+/// A registry, a containerd and a folder for both.
+pub(crate) struct Site {
+    registry: tests_harness::registry::Registry,
+    pub(crate) engine: Engine,
+    pub(crate) dir: tempfile::TempDir,
+}
+
+impl Site {
+    pub(crate) fn new() -> Self {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+        let tools = Tools::find(root).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let port = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+        let registry = tests_harness::registry::Registry::start(&tools, &subdir(dir.path(), "registry"), port).unwrap();
+        let engine = Engine::start(&tools, dir.path()).unwrap();
+        let archive = subdir(dir.path(), "archives").join("busybox.tar");
+        let busybox = oci::Image::busybox(&oci::find_busybox(Some(&tools)).unwrap()).unwrap();
+        busybox.into_archive(&archive, "preloaded.example/busybox:1").unwrap();
+        Self { registry, engine, dir }
+    }
+
+    /// An agent's side of it; several may follow one another.
+    pub(crate) fn agent(&self) -> Arc<Containerd> {
+        let mirrors = vec![format!("http://127.0.0.1:{}", self.registry.port)];
+        let registry = Registry { host: "registry.example".into(), mirrors, insecure: false };
+        Arc::new(Containerd::new(Options {
+            socket: self.engine.socket(),
+            state: self.engine.state(),
+            fifos: self.dir.path().join("io"),
+            registries: Registries::new(vec![registry], None, ""),
+            archives: vec![self.dir.path().join("archives")],
+        }))
+    }
+
+    pub(crate) fn spec(&self, pod: &str, script: &str) -> ContainerSpec {
+        let pod = PodRef { namespace: "default".into(), name: pod.into(), uid: format!("uid-{pod}") };
+        ContainerSpec {
+            log_path: self.dir.path().join("logs").join(&pod.name).join("0.log"),
+            key: ContainerKey { pod, container: "main".into(), kind: Kind::Main, attempt: 0 },
+            image: IMAGE.into(),
+            command: Some(vec!["/bin/sh".into(), "-c".into(), script.into()]),
+            args: None,
+            env: vec![("GREETING".into(), "hello".into())],
+            working_dir: None,
+            mounts: Vec::new(),
+            shared: SharedNamespaces::default(),
+            user: None,
+            group: None,
+            supplemental_groups: Vec::new(),
+            capabilities: Capabilities::default(),
+            confinement: Confinement::default(),
+            seccomp: Seccomp::Filtered,
+            resources: Resources { memory_limit: Some(64 << 20), ..Resources::default() },
+            oom_score_adj: 0,
+            cgroup_parent: format!("/pratique-test/{}", std::process::id()),
+            tty: false,
+            backoff: None,
+        }
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        self.registry.stop().ok();
+    }
+}
+
+pub(crate) fn subdir(dir: &Path, name: &str) -> PathBuf {
+    let path = dir.join(name);
+    std::fs::create_dir_all(&path).unwrap();
+    path
+}
+
+pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl FnMut() -> F) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(start.elapsed() < LIMIT, "waited {} s for {what}", LIMIT.as_secs());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// The texts of a log in the CRI format.
+pub(crate) fn texts(log: &str) -> Vec<&str> {
+    log.lines().map(|line| line.splitn(4, ' ').nth(3).unwrap_or_default()).collect()
+}

@@ -1,0 +1,89 @@
+//! From power-on to a running pod, and what the running machines show of themselves.
+
+use crate::world::{World, expect};
+use std::time::Duration;
+use tests_harness::Result;
+
+/// A pod under emulation: pull, unpack, start.
+const POD_LIMIT: Duration = Duration::from_secs(180);
+
+/// A pod on a node, in the host's network, that says a line and stays.
+pub(crate) fn pod(name: &str, node: &str, script: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, labels: {{story: {name}}}}}\nspec:\n  hostNetwork: true\n  \
+         terminationGracePeriodSeconds: 1\n  nodeSelector: {{kubernetes.io/hostname: {node}}}\n  containers:\n  - name: main\n    \
+         image: registry.example/busybox:1\n    command: [\"/bin/busybox\", \"sh\", \"-c\", \"{script}\"]\n"
+    )
+}
+
+impl crate::world::Cluster {
+    /// Applies a manifest.
+    pub(crate) fn apply(&self, name: &str, manifest: &str) -> Result<()> {
+        let file = self.lab.dir.join(format!("{name}.yaml"));
+        std::fs::write(&file, manifest).map_err(tests_harness::file_error("cannot write", &file))?;
+        self.lab.kubectl(&["apply", "-f", &file.display().to_string()]).map(drop)
+    }
+
+    /// Waits for a pod's phase.
+    pub(crate) fn pod_phase(&self, name: &str, phase: &str) -> Result<()> {
+        let words = ["get", "pod", name, "-o", "jsonpath={.status.phase}"];
+        self.lab.kubectl_until(&words, &format!("pod {name} to be {phase}"), POD_LIMIT, |text| text == phase).map(drop)
+    }
+
+    /// Waits until a pod's log holds a text, and returns the log.
+    pub(crate) fn pod_log(&self, name: &str, text: &str) -> Result<String> {
+        self.lab.kubectl_until(&["logs", name], &format!("{text:?} in the log of {name}"), POD_LIMIT, |log| {
+            log.contains(text)
+        })
+    }
+}
+
+/// Power-on → Ready, a pod runs, its logs are read.
+pub(crate) fn power_on_to_pod(world: &mut World) -> Result<()> {
+    let cluster = world.cluster()?;
+    let states = cluster.lab.kubectl(&["get", "machines"])?;
+    expect(states.matches("Trusted").count() == 2, &format!("not both machines are Trusted:\n{states}"))?;
+    cluster.lab.wait_ready("master-1", Duration::from_secs(60))?;
+    cluster.apply("join", &pod("join", "worker-1", "echo hello from the pod; exec /bin/busybox sleep 100000"))?;
+    cluster.pod_phase("join", "Running")?;
+    cluster.pod_log("join", "hello from the pod")?;
+    cluster.lab.kubectl(&["delete", "pod", "join", "--timeout=60s"]).map(drop)
+}
+
+/// The verdict's checks carry the quoted registers, and the master accepted them against the release's predictions;
+/// here the release is read again and each predicted register compared with what the machine's TPM showed.
+pub(crate) fn predictions_hold(world: &mut World) -> Result<()> {
+    let cluster = world.cluster()?;
+    for (machine, role) in [("worker-1", "worker"), ("master-1", "master")] {
+        let text = cluster.lab.kubectl(&["get", "machine", machine, "-o", "json"])?;
+        let object: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+        let image = object["status"]["image"]["id"].as_str().unwrap_or_default().to_owned();
+        expect(object["status"]["image"]["role"] == role, &format!("{machine} proved no {role} image:\n{text}"))?;
+        let checks = object["status"]["checks"].as_array().cloned().unwrap_or_default();
+        for register in [4, 7, 9, 11] {
+            let name = format!("image: PCR {register}");
+            let check = checks.iter().find(|check| check["name"] == name.as_str());
+            let said = |key: &str| check.and_then(|check| check[key].as_str()).unwrap_or_default().to_owned();
+            let (measured, predicted) = (said("actual"), said("expected"));
+            let good = measured.len() == 64 && predicted.contains(&measured) && predicted.starts_with(&image);
+            expect(
+                good,
+                &format!("{machine} ({image}): no check {name} in which prediction and register agree, in\n{text}"),
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// No TPM device in a container, and nothing in the image to start a session with.
+pub(crate) fn nothing_to_hold_on_to(world: &mut World) -> Result<()> {
+    let cluster = world.cluster()?;
+    cluster.apply(
+        "look",
+        &pod("look", "worker-1", "ls /dev | grep -c tpm; echo looked; exec /bin/busybox sleep 100000")
+            .replace("ls /dev | grep", "/bin/busybox ls /dev | /bin/busybox grep"),
+    )?;
+    let log = cluster.pod_log("look", "looked")?;
+    expect(log.trim_start().starts_with('0'), &format!("a container sees a TPM device:\n{log}"))?;
+    cluster.lab.kubectl(&["delete", "pod", "look", "--timeout=60s"]).map(drop)
+}

@@ -1,0 +1,62 @@
+//! The life of an attested identity: renewal and reboot.
+
+use crate::join::pod;
+use crate::world::{World, expect};
+use std::time::Duration;
+use tests_harness::Result;
+use tests_harness::cluster::BOOT_LIMIT;
+
+/// Two renewals fit into this with the stories' lifetime of three minutes, on a busy host.
+const RENEWAL_LIMIT: Duration = Duration::from_secs(240);
+
+/// The certificate is renewed by a fresh quote, and the node is Ready all the while.
+pub(crate) fn renew(world: &mut World) -> Result<()> {
+    let cluster = world.cluster()?;
+    let serial = || cluster.machine_field("worker-1", ".status.certificate.serial");
+    let attested = || cluster.machine_field("worker-1", ".status.lastAttestation");
+    let (first_serial, first_time) = (serial()?, attested()?);
+    expect(!first_serial.is_empty(), "the Machine shows no certificate")?;
+    let lapse = std::cell::RefCell::new(None);
+    tests_harness::wait::eventually("a renewed certificate", RENEWAL_LIMIT, "see worker-1/console.log", || {
+        let nodes = cluster.lab.kubectl(&["get", "node", "worker-1", "--no-headers"])?;
+        if nodes.split_whitespace().nth(1) != Some("Ready") {
+            lapse.replace(Some(nodes));
+        }
+        Ok((serial()? != first_serial).then_some(()))
+    })?;
+    expect(attested()? != first_time, "a new certificate without a fresh attestation")?;
+    let lapse = lapse.into_inner();
+    expect(lapse.is_none(), &format!("the node lapsed during the renewal: {lapse:?}"))?;
+    expect(cluster.machine_field("worker-1", ".status.state")? == "Trusted", "the renewed machine is not Trusted")
+}
+
+/// A reboot makes a new key and a new exchange under the same name, and the machine's pods come back.
+pub(crate) fn reboot(world: &mut World) -> Result<()> {
+    let cluster = world.cluster()?;
+    cluster.apply("stay", &pod("stay", "worker-1", "echo up; exec /bin/busybox sleep 100000"))?;
+    cluster.pod_phase("stay", "Running")?;
+    let key = cluster.machine_field("worker-1", ".status.nkName")?;
+    let uid = cluster.lab.kubectl(&["get", "pod", "stay", "-o", "jsonpath={.metadata.uid}"])?;
+    let mark = cluster.worker.mark();
+    cluster.worker.reset()?;
+    cluster.worker.wait_after(mark, "services started", BOOT_LIMIT)?;
+    let words = ["get", "machine", "worker-1", "-o", "jsonpath={.status.nkName}"];
+    cluster
+        .lab
+        .kubectl_until(&words, "a new node key after the reboot", BOOT_LIMIT, |text| text != key && !text.is_empty())?;
+    cluster.lab.wait_ready("worker-1", BOOT_LIMIT)?;
+    let restarted = [
+        "get",
+        "pod",
+        "stay",
+        "-o",
+        "jsonpath={.status.containerStatuses[0].restartCount} {.status.phase} {.metadata.uid}",
+    ];
+    cluster.lab.kubectl_until(&restarted, "the pod to come back", BOOT_LIMIT, |text| {
+        let mut words = text.split_whitespace();
+        words.next().is_some_and(|count| count != "0")
+            && words.next() == Some("Running")
+            && words.next() == Some(uid.as_str())
+    })?;
+    cluster.lab.kubectl(&["delete", "pod", "stay", "--timeout=60s"]).map(drop)
+}

@@ -1,0 +1,59 @@
+//! Stories in real machines: one master and one good worker, shared by all; each story gives one verdict.
+//!
+//! They run one after another, in the order of the list below; `cargo test -p tests-cluster --test stories NAME`
+//! runs one. The images must be built (`cargo xtask test build`). Consoles stay in `.pratique/stories`.
+
+#![allow(clippy::print_stdout, reason = "stories tell their times and what they could not end")]
+
+mod join;
+mod life;
+mod power;
+mod refuse;
+mod world;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
+use world::World;
+
+type Story = fn(&mut World) -> tests_harness::Result<()>;
+
+/// Every story, in the order in which they run.
+const STORIES: &[(&str, Story)] = &[
+    ("join_from_power_on_to_a_running_pod_with_logs", join::power_on_to_pod),
+    ("predicted_registers_equal_the_machines", join::predictions_hold),
+    ("images_hold_no_shell_and_no_tpm_reaches_a_container", join::nothing_to_hold_on_to),
+    ("renew_without_a_lapse", life::renew),
+    ("reboot_enrols_anew_under_the_same_name_and_pods_come_back", life::reboot),
+    ("refuse_a_machine_that_is_not_in_the_inventory", refuse::unknown_ek),
+    ("refuse_another_nodes_name", refuse::another_name),
+    ("refuse_user_data_that_the_inventory_does_not_know", refuse::user_data_changed),
+    ("refuse_a_kernel_argument_from_outside", refuse::kernel_argument),
+    ("refuse_secure_boot_off", refuse::secure_boot_off),
+    ("refuse_a_flipped_byte_in_the_uki", refuse::flipped_uki),
+    ("refuse_a_flipped_byte_in_the_root", refuse::flipped_root),
+    ("power_cut_in_pod_churn_loses_nothing", power::cut_worker),
+    // Last: these change what the whole cluster holds good, and a good machine that renews meanwhile is refused, too.
+    ("refuse_a_release_that_no_release_key_signed", refuse::unsigned_release),
+    ("refuse_an_image_below_the_minimum_svn", refuse::old_image),
+];
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    // The machines share one host and one segment.
+    arguments.test_threads = Some(1);
+    let world = Arc::new(Mutex::new(World::default()));
+    let trials = STORIES
+        .iter()
+        .map(|(name, story)| {
+            let world = Arc::clone(&world);
+            Trial::test(*name, move || {
+                let mut world = world.lock().unwrap_or_else(PoisonError::into_inner);
+                world.tell(name, *story).map_err(|error| Failed::from(tests_harness::chain(&error)))
+            })
+        })
+        .collect();
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    world.lock().unwrap_or_else(PoisonError::into_inner).end();
+    conclusion.exit_code()
+}

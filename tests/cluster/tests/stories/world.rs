@@ -1,0 +1,185 @@
+//! The world that stories share: a master, a good worker, a registry; started by the first story that needs them.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use tests_harness::cluster::{BOOT_LIMIT, Lab, Terms};
+use tests_harness::machine::{Blueprint, Machine};
+use tests_harness::registry::Registry;
+use tests_harness::tools::Tools;
+use tests_harness::{Error, Result, file_error};
+
+/// Node certificates live so short that a renewal is seen within a story.
+const TTL: &str = "3m";
+/// The slot of the good worker; stories that refuse use the next one.
+const GOOD_SLOT: usize = 1;
+const OTHER_SLOT: usize = 2;
+
+/// What is there so far.
+#[derive(Debug, Default)]
+pub(crate) struct World {
+    cluster: Option<Cluster>,
+    /// Machines of the story that is being told, ended after it.
+    guests: Vec<Machine>,
+    failed: Option<String>,
+}
+
+/// The running cluster.
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    pub(crate) lab: Lab,
+    pub(crate) pin: String,
+    pub(crate) master: Machine,
+    pub(crate) worker: Machine,
+    pub(crate) worker_blueprint: Blueprint,
+    registry: Registry,
+}
+
+impl World {
+    /// Tells one story and ends its guests, whatever came of it.
+    pub(crate) fn tell(&mut self, name: &str, story: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        let start = Instant::now();
+        let outcome = story(self);
+        for guest in self.guests.drain(..) {
+            guest.cut_power()?;
+        }
+        println!("{name}: {:.1} s", start.elapsed().as_secs_f64());
+        outcome
+    }
+
+    /// The cluster; made where it is not there yet. One that could not be made is not tried twice.
+    pub(crate) fn cluster(&mut self) -> Result<&mut Cluster> {
+        if let Some(why) = &self.failed {
+            return Err(Error::Missing(format!("the cluster did not come up in an earlier story: {why}")));
+        }
+        if self.cluster.is_none() {
+            match self.make() {
+                Ok(cluster) => self.cluster = Some(cluster),
+                Err(error) => {
+                    self.failed = Some(tests_harness::chain(&error));
+                    return Err(error);
+                }
+            }
+        }
+        self.cluster.as_mut().ok_or_else(|| Error::Missing("no cluster".to_owned()))
+    }
+
+    /// Powers on a guest that ends with the story.
+    pub(crate) fn guest(&mut self, blueprint: &Blueprint) -> Result<Machine> {
+        let tools = self.cluster()?.lab.tools.clone();
+        let machine = blueprint.start(&tools)?;
+        self.guests.push(machine.clone());
+        Ok(machine)
+    }
+
+    /// A worker's blueprint on the second slot, with the user-data that the inventory expects, registered.
+    pub(crate) fn second_worker(&mut self, name: &str) -> Result<(Blueprint, PathBuf)> {
+        let cluster = self.cluster()?;
+        let (mut blueprint, text) = cluster.unregistered(name)?;
+        let data = cluster.lab.give_user_data(&mut blueprint, &text)?;
+        cluster.lab.register(name, &blueprint, &data, "192.168.77.12")?;
+        Ok((blueprint, data))
+    }
+
+    /// Ends everything.
+    pub(crate) fn end(&mut self) {
+        let machines = self.guests.drain(..);
+        let cluster = self.cluster.take();
+        let registry = cluster.as_ref().map(|cluster| cluster.registry.clone());
+        for machine in machines.chain(cluster.into_iter().flat_map(|cluster| [cluster.worker, cluster.master])) {
+            if let Err(error) = machine.cut_power() {
+                println!("{}: {}", machine.name, tests_harness::chain(&error));
+            }
+        }
+        if let Some(Err(error)) = registry.map(|registry| registry.stop()) {
+            println!("registry: {}", tests_harness::chain(&error));
+        }
+    }
+
+    fn make(&mut self) -> Result<Cluster> {
+        let lab = lab()?;
+        let registry = Registry::start(&lab.tools, &lab.dir.join("registry"), lab.registry_port)?;
+        let terms = Terms { ttl: TTL, ..Terms::default() };
+        let mut master = lab.master(&terms)?;
+        let text = lab.master_user_data(&terms)?;
+        let data = lab.give_user_data(&mut master, &text)?;
+        let running = master.start(&lab.tools)?;
+        self.guests.push(running.clone());
+        running.wait_services()?;
+        let pin = lab.bootstrap(&master, &data)?;
+        let mut worker = lab.worker("worker-1", GOOD_SLOT)?;
+        let data = lab.give_user_data(&mut worker, &lab.worker_user_data(1, &pin))?;
+        lab.register("worker-1", &worker, &data, "192.168.77.11")?;
+        let good = worker.start(&lab.tools)?;
+        self.guests.push(good.clone());
+        lab.wait_ready("worker-1", BOOT_LIMIT)?;
+        self.guests.clear();
+        Ok(Cluster { lab, pin, master: running, worker: good, worker_blueprint: worker, registry })
+    }
+}
+
+impl Cluster {
+    /// A second worker's blueprint and the user-data that it should have; the inventory does not know it.
+    pub(crate) fn unregistered(&self, name: &str) -> Result<(Blueprint, String)> {
+        let mut blueprint = self.lab.worker(name, OTHER_SLOT)?;
+        std::fs::remove_file(blueprint.overlay_path()).ok();
+        std::fs::remove_file(blueprint.console()).ok();
+        let text = self.lab.worker_user_data(2, &self.pin).replace("worker-2", name);
+        self.lab.give_user_data(&mut blueprint, &text)?;
+        Ok((blueprint, text))
+    }
+
+    /// A machine's field by a `JSONPath` expression.
+    pub(crate) fn machine_field(&self, name: &str, path: &str) -> Result<String> {
+        self.lab.kubectl(&["get", "machine", name, "-o", &format!("jsonpath={{{path}}}")])
+    }
+
+    /// Waits until a Machine is refused with a code, and checks that `kubectl describe machine` shows it and that
+    /// no Ready node came of it.
+    pub(crate) fn refused(&self, name: &str, code: &str, limit: Duration) -> Result<()> {
+        let words = ["get", "machine", name, "-o", "jsonpath={.status.reason}"];
+        self.lab
+            .kubectl_until(&words, &format!("machine {name} to be refused with {code}"), limit, |text| text == code)?;
+        let described = self.lab.kubectl(&["describe", "machine", name])?;
+        expect(
+            described.contains(code),
+            &format!("`kubectl describe machine {name}` does not show {code}:\n{described}"),
+        )?;
+        self.never_ready(name)
+    }
+
+    /// Checks that there is no Ready node of a name.
+    pub(crate) fn never_ready(&self, name: &str) -> Result<()> {
+        let nodes = self.lab.kubectl(&["get", "nodes", "--no-headers"])?;
+        let ready = nodes.lines().any(|line| line.starts_with(name) && line.split_whitespace().nth(1) == Some("Ready"));
+        expect(!ready, &format!("{name} is Ready:\n{nodes}"))
+    }
+}
+
+/// Fails with a sentence unless `holds`.
+pub(crate) fn expect(holds: bool, sentence: &str) -> Result<()> {
+    if holds { Ok(()) } else { Err(Error::Missing(sentence.to_owned())) }
+}
+
+fn lab() -> Result<Lab> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).map(Path::to_owned).unwrap_or_default();
+    let workshop = root.join(".pratique");
+    let dir = workshop.join("stories");
+    if dir.exists() {
+        std::fs::remove_dir_all(&dir).map_err(file_error("cannot clear", &dir))?;
+    }
+    Ok(Lab {
+        tools: Tools::find(&root)?,
+        programs: workshop.join("bin"),
+        images: workshop.join("images"),
+        keys: workshop.join("keys"),
+        dir,
+        api_port: free_port()?,
+        registry_port: free_port()?,
+    })
+}
+
+fn free_port() -> Result<u16> {
+    let what = "cannot find a free port on";
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).map_err(file_error(what, Path::new("127.0.0.1")))?;
+    listener.local_addr().map(|address| address.port()).map_err(file_error(what, Path::new("127.0.0.1")))
+}

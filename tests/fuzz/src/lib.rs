@@ -1,0 +1,14 @@
+//! A fuzz target for each decoder of bytes from outside, on stable Rust.
+//!
+//! cargo-fuzz wants a nightly compiler and a second workspace; this driver needs neither. It mutates golden seeds (captured TPM
+//! evidence, valid documents, tables) with a seeded generator, so that every finding is a target, a seed number and a case number:
+//!
+//! `cargo run -p tests-fuzz -- [TARGET…] --seconds 60 --seed 1`
+//!
+//! A target fails when it panics, when what it decodes breaks an invariant that it asserts, or when one case takes longer than
+//! [`run::CASE_LIMIT`]. `cargo test -p tests-fuzz` runs every target for a fixed number of cases.
+//! There are no tasks and no channels. Enter by [`targets::all`] and [`run::run`].
+
+pub mod mutate;
+pub mod run;
+pub mod targets;

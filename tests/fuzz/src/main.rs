@@ -1,0 +1,42 @@
+//! Runs fuzz targets for as long as one likes; see the library's documentation.
+
+use clap::Parser;
+use std::io::Write as _;
+use std::process::ExitCode;
+use std::time::Duration;
+use tests_fuzz::run::{Until, run};
+use tests_fuzz::targets;
+
+/// Mutates golden inputs and feeds every decoder of bytes from outside.
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// Targets whose names contain one of these; all where none is given.
+    targets: Vec<String>,
+    /// Seconds for each target.
+    #[arg(long, default_value_t = 10)]
+    seconds: u64,
+    /// Seed of the mutations; the same seed gives the same cases.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let wanted =
+        |name: &str| arguments.targets.is_empty() || arguments.targets.iter().any(|part| name.contains(part.as_str()));
+    let mut out = std::io::stdout().lock();
+    let mut code = ExitCode::SUCCESS;
+    for target in targets::all().iter().filter(|target| wanted(target.name)) {
+        let line = match run(target, arguments.seed, Until::Elapsed(Duration::from_secs(arguments.seconds))) {
+            Ok(cases) => format!("{}: {cases} cases, nothing found", target.name),
+            Err(finding) => {
+                code = ExitCode::FAILURE;
+                format!("FOUND {finding}")
+            }
+        };
+        if writeln!(out, "{line}").is_err() {
+            return ExitCode::FAILURE;
+        }
+    }
+    code
+}

@@ -1,0 +1,115 @@
+//! Running a target over mutated seeds.
+
+use crate::mutate::{self, Random};
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+/// Longest time that one case may take, on a busy machine without optimisation.
+pub const CASE_LIMIT: Duration = Duration::from_secs(5);
+
+/// How seeds are changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    /// As bytes.
+    Bytes,
+    /// Half of the cases inside the texts of a JSON document, half as bytes.
+    Json,
+}
+
+/// Decodes bytes and forgets them.
+pub type Decoder = Box<dyn Fn(&[u8])>;
+
+/// A decoder and what to feed it.
+pub struct Target {
+    /// Its name.
+    pub name: &'static str,
+    /// How its seeds are changed.
+    pub shape: Shape,
+    /// Inputs that it decodes.
+    pub seeds: Vec<Vec<u8>>,
+    /// Decodes. Panics on what must never be.
+    pub decode: Decoder,
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Target({}, {} seeds)", self.name, self.seeds.len())
+    }
+}
+
+/// When to stop.
+#[derive(Debug, Clone, Copy)]
+pub enum Until {
+    /// After so many cases.
+    Cases(u64),
+    /// After so much time.
+    Elapsed(Duration),
+}
+
+/// A case that failed.
+#[derive(Debug, thiserror::Error)]
+#[error("target {target}, seed {seed}, case {case}: {what}; input (hex): {}", hex::encode(input))]
+pub struct Finding {
+    /// The target.
+    pub target: &'static str,
+    /// The run's seed.
+    pub seed: u64,
+    /// Which case of the run.
+    pub case: u64,
+    /// What happened.
+    pub what: String,
+    /// The input.
+    pub input: Vec<u8>,
+}
+
+/// Runs a target; gives the number of cases.
+pub fn run(target: &Target, seed: u64, until: Until) -> Result<u64, Box<Finding>> {
+    let start = Instant::now();
+    let mut case = 0;
+    loop {
+        let done = match until {
+            Until::Cases(cases) => case >= cases,
+            Until::Elapsed(time) => start.elapsed() >= time,
+        };
+        if done {
+            return Ok(case);
+        }
+        let input = input(target, seed, case);
+        let begun = Instant::now();
+        let result = catch_unwind(AssertUnwindSafe(|| (target.decode)(&input)));
+        let what = match result {
+            Ok(()) if begun.elapsed() <= CASE_LIMIT => None,
+            Ok(()) => Some(format!("took {:?}", begun.elapsed())),
+            Err(payload) => Some(format!("panicked: {}", said(payload.as_ref()))),
+        };
+        if let Some(what) = what {
+            return Err(Box::new(Finding { target: target.name, seed, case, what, input }));
+        }
+        case += 1;
+    }
+}
+
+/// The input of a case: the seeds themselves first, then mutations of them.
+pub fn input(target: &Target, seed: u64, case: u64) -> Vec<u8> {
+    let mut random = Random::new(seed ^ case.wrapping_mul(0x2545_f491_4f6c_dd1d));
+    let seeds = target.seeds.len();
+    if let Some(seed) = usize::try_from(case).ok().and_then(|case| target.seeds.get(case)) {
+        return seed.clone();
+    }
+    let mut input = target.seeds.get(random.below(seeds)).cloned().unwrap_or_default();
+    if target.shape == Shape::Json && random.below(2) == 0 {
+        mutate::json(&mut input, &mut random);
+    } else {
+        mutate::bytes(&mut input, &mut random);
+    }
+    input
+}
+
+fn said(payload: &(dyn std::any::Any + Send)) -> String {
+    payload
+        .downcast_ref::<String>()
+        .cloned()
+        .or_else(|| payload.downcast_ref::<&str>().map(|text| (*text).to_owned()))
+        .unwrap_or_else(|| "without a message".to_owned())
+}

@@ -1,0 +1,232 @@
+//! What a caller may send to the attestation service, and what others may send to a node or an admin.
+
+use crate::run::{Shape, Target};
+use config_attest::bootstrap::{AdminStatement, Root};
+use config_attest::eventlog::EventLog;
+use config_attest::release::{KnownRelease, Manifest};
+use config_attest::sessions::Sessions;
+use config_attest::testing::{EkKind, References, SeededRng, SoftMachine, World};
+use config_attest::tpm::{Attest, EcdsaSignature, Public};
+use config_attest::verifier::{check_evidence, check_hello};
+use config_attest::wire::{BootstrapAdmit, BootstrapHello, Certificates, Challenge, Der, Evidence, Hello};
+use config_attest::{Digest, EkIssuer, Purpose, attestor};
+use serde_json::Value;
+
+const VECTORS: [&str; 2] = [
+    include_str!("../../../../config/attest/vectors/swtpm-rsa-2048.json"),
+    include_str!("../../../../config/attest/vectors/swtpm-p-384.json"),
+];
+
+/// One part of both captured exchanges, as bytes.
+fn captured(pointer: &str) -> Vec<Vec<u8>> {
+    let part = |text: &str| {
+        let vector: Value = serde_json::from_str(text).ok()?;
+        let value = vector.pointer(pointer)?.clone();
+        match &value {
+            Value::String(text) => {
+                use base64::Engine as _;
+                base64::engine::general_purpose::STANDARD.decode(text).ok()
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
+                serde_json::to_vec(&value).ok()
+            }
+        }
+    };
+    VECTORS.iter().filter_map(|text| part(text)).collect()
+}
+
+fn target(name: &'static str, shape: Shape, seeds: Vec<Vec<u8>>, decode: impl Fn(&[u8]) + 'static) -> Target {
+    Target { name, shape, seeds, decode: Box::new(decode) }
+}
+
+/// What is decoded and written again is the same.
+fn same(written: &[u8], input: &[u8]) {
+    assert!(written == input, "parsing lost something");
+}
+
+pub(super) fn targets() -> Vec<Target> {
+    let mut targets = structures();
+    targets.extend(messages());
+    targets.extend(whole());
+    targets
+}
+
+fn structures() -> Vec<Target> {
+    let keys = ["/hello/keys/ek", "/hello/keys/ak", "/hello/keys/nk"];
+    vec![
+        target("config-attest/public", Shape::Bytes, keys.into_iter().flat_map(captured).collect(), |input| {
+            if let Ok(public) = Public::parse(input) {
+                same(&public.to_bytes(), input);
+                public.spki().ok();
+                public.name();
+            }
+            Public::parse_sized(input).ok();
+        }),
+        target(
+            "config-attest/attest",
+            Shape::Bytes,
+            ["/evidence/proof/quote/attest", "/evidence/proof/certify/attest"].into_iter().flat_map(captured).collect(),
+            |input| {
+                if let Ok(attest) = Attest::parse(input) {
+                    same(&attest.to_bytes(), input);
+                }
+            },
+        ),
+        target("config-attest/signature", Shape::Bytes, captured("/evidence/proof/quote/signature"), |input| {
+            if let Ok(signature) = EcdsaSignature::parse(input) {
+                same(&signature.to_bytes(), input);
+                signature.to_der();
+            }
+        }),
+        target("config-attest/event-log", Shape::Bytes, logs(), |input| {
+            if let Ok(log) = EventLog::parse(input) {
+                log.replay();
+                assert!(EventLog::parse(&log.to_bytes()) == Ok(log), "a written log parses to itself");
+            }
+        }),
+        target("config-attest/ek-certificate", Shape::Bytes, captured("/hello/keys/ekCertificate"), |input| {
+            EkIssuer::from_der("fuzz", vec![input.to_vec()]).ok();
+            Root::from_der(input);
+        }),
+        target("config-attest/ek-issuer-pem", Shape::Bytes, issuers(), |input| {
+            EkIssuer::from_pem("fuzz", &String::from_utf8_lossy(input)).ok();
+        }),
+    ]
+}
+
+/// Logs of real boots beside the captured ones.
+fn logs() -> Vec<Vec<u8>> {
+    let mut logs = captured("/evidence/proof/eventLog");
+    logs.push(include_bytes!("../../../../config/attest/vectors/guest-secure-boot-on.eventlog").to_vec());
+    logs.push(include_bytes!("../../../../config/attest/vectors/guest-secure-boot-off.eventlog").to_vec());
+    logs
+}
+
+fn issuers() -> Vec<Vec<u8>> {
+    let issuer = |text: &&str| {
+        let vector: Value = serde_json::from_str(text).ok()?;
+        vector.pointer("/issuer").and_then(Value::as_str).map(|pem| pem.as_bytes().to_vec())
+    };
+    VECTORS.iter().filter_map(issuer).collect()
+}
+
+fn messages() -> Vec<Target> {
+    let world = World::new();
+    let (manifest, release_keys) = (world.image.manifest(), world.release_keys.clone());
+    let statement = AdminStatement { cluster: "lab".to_owned(), ..AdminStatement::default() };
+    let certificates = Certificates {
+        node_name: "worker-1".to_owned(),
+        client: "pem".to_owned(),
+        serving: "pem".to_owned(),
+        roots: "pem".to_owned(),
+        not_after: 1,
+        renew_after_seconds: 1,
+    };
+    vec![
+        target("config-attest/challenge", Shape::Json, captured("/challenge"), |input| {
+            serde_json::from_slice::<Challenge>(input).ok();
+        }),
+        target(
+            "config-attest/certificates",
+            Shape::Json,
+            serde_json::to_vec(&certificates).into_iter().collect(),
+            |input| {
+                serde_json::from_slice::<Certificates>(input).ok();
+            },
+        ),
+        target("config-attest/manifest", Shape::Json, serde_json::to_vec(&manifest).into_iter().collect(), |input| {
+            Manifest::parse(&String::from_utf8_lossy(input)).ok();
+        }),
+        target("config-attest/release", Shape::Json, releases(&world), move |input| {
+            if let Ok(release) = serde_json::from_slice(input) {
+                KnownRelease::open(&release, &release_keys).ok();
+            }
+        }),
+        target("config-attest/statement", Shape::Json, serde_json::to_vec(&statement).into_iter().collect(), |input| {
+            AdminStatement::open(input, &[0x30, 0], &Digest::ZERO).ok();
+        }),
+        target("config-attest/bootstrap", Shape::Json, captured("/hello"), |input| {
+            serde_json::from_slice::<BootstrapHello>(input).ok();
+            serde_json::from_slice::<BootstrapAdmit>(input).ok();
+        }),
+        target("config-attest/attestor", Shape::Json, vec![br#"{"op":"seal","data":"AAAA"}"#.to_vec()], |input| {
+            serde_json::from_slice::<attestor::Request>(input).ok();
+        }),
+    ]
+}
+
+fn releases(world: &World) -> Vec<Vec<u8>> {
+    world.releases.iter().filter_map(|release| serde_json::to_vec(release).ok()).collect()
+}
+
+/// One machine of one world with an open exchange.
+struct Scene {
+    world: World,
+    references: References,
+    machine: SoftMachine,
+    hello: (Hello, Vec<u8>, Vec<u8>),
+}
+
+impl Scene {
+    fn new() -> Self {
+        let mut world = World::new();
+        let machine = world.machine("worker-1", "192.168.77.11", EkKind::P256);
+        let references = world.references();
+        let hello = machine.hello();
+        Self { world, references, machine, hello }
+    }
+
+    /// Runs the master's side; `answer` makes the evidence for the challenge.
+    fn exchange(&self, hello: &Hello, answer: impl FnOnce(&Challenge) -> Option<Evidence>) -> Option<bool> {
+        let (reference, world) = (self.references.get(), &self.world);
+        let admitted = check_hello(hello, &reference, &world.channel, world.now).ok()?;
+        let mut sessions = Sessions::default();
+        let challenge = sessions.open(admitted, world.now, &mut SeededRng::new("fuzz")).ok()?;
+        let evidence = answer(&challenge)?;
+        let pending = sessions.take(&challenge.session, world.now).ok()?;
+        Some(check_evidence(pending, &evidence, &reference, &world.channel, world.now).is_ok())
+    }
+
+    fn evidence(&self, challenge: &Challenge) -> Evidence {
+        self.machine.evidence(Purpose::Join, &self.hello, challenge, &self.world.channel)
+    }
+}
+
+/// Through the whole verifier.
+fn whole() -> Vec<Target> {
+    let scene = Scene::new();
+    let hellos = serde_json::to_vec(&scene.hello.0).into_iter().collect();
+    let mut evidence = Vec::new();
+    scene.exchange(&scene.hello.0, |challenge| {
+        evidence = serde_json::to_vec(&scene.evidence(challenge)).into_iter().collect();
+        None
+    });
+    let (first, second, third) = (scene, Scene::new(), Scene::new());
+    let (client, serving) = (third.hello.1.clone(), third.hello.2.clone());
+    vec![
+        target("config-attest/hello", Shape::Json, hellos, move |input| {
+            if let Ok(hello) = serde_json::from_slice::<Hello>(input) {
+                first.exchange(&hello, |_| None);
+            }
+        }),
+        target("config-attest/evidence", Shape::Json, evidence, move |input| {
+            if let Ok(evidence) = serde_json::from_slice::<Evidence>(input) {
+                second.exchange(&second.hello.0, |_| Some(evidence));
+            }
+        }),
+        // A machine that proves itself and asks for whatever the mutation made of its requests.
+        target("config-attest/requests", Shape::Bytes, vec![client, serving], move |input| {
+            let Ok(client) = Der::new(input) else { return };
+            let (mut hello, _, serving) = third.hello.clone();
+            hello.csr_hash = config_attest::wire::csr_hash(client.as_bytes(), &serving);
+            let announced = (hello, input.to_vec(), serving);
+            let accepted = third.exchange(&announced.0, |challenge| {
+                Some(third.machine.evidence(Purpose::Join, &announced, challenge, &third.world.channel))
+            });
+            assert!(
+                accepted != Some(true) || announced.1 == third.hello.1,
+                "a changed request under an unchanged signature was accepted"
+            );
+        }),
+    ]
+}

@@ -1,0 +1,112 @@
+//! What PID 1 reads from disks, firmware and the kernel.
+
+use crate::run::{Shape, Target};
+use agent_init::gpt::{Geometry, Table};
+use agent_init::{label, settings, smbios};
+use agent_sys::verity::Superblock;
+use std::io;
+
+const SECTOR: usize = 512;
+/// Sectors of the disk that is fuzzed: table, and room for the copy.
+const SECTORS: usize = 80;
+
+pub(super) fn targets() -> Vec<Target> {
+    let target = |name, seed: Vec<u8>, decode: fn(&[u8])| Target {
+        name,
+        shape: Shape::Bytes,
+        seeds: vec![seed],
+        decode: Box::new(decode),
+    };
+    vec![
+        target("agent-init/gpt", disk(), |input| {
+            let mut disk = input.to_vec();
+            disk.resize(SECTOR * SECTORS, 0);
+            // Checksums that fit let mutations through to what they guard.
+            if input.len() % 2 == 0 {
+                seal(&mut disk);
+            }
+            let geometry = Geometry { sector: 512, sectors: 80 };
+            let read = |offset: u64, length: usize| {
+                let from = usize::try_from(offset).unwrap_or(usize::MAX);
+                let to = from.checked_add(length).ok_or(io::ErrorKind::InvalidInput)?;
+                disk.get(from..to).map(<[u8]>::to_vec).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+            };
+            if let Ok(table) = Table::read(geometry, read) {
+                table.partitions().for_each(drop);
+                table.writes().ok();
+            }
+        }),
+        target("agent-init/smbios", vec![11, 5, 0, 0, 1, b'i', b'o', 0, 0], |input| {
+            smbios::configurations(input).ok();
+        }),
+        target("agent-init/vfat-label", vec![0; 512], |input| {
+            label::vfat(input);
+        }),
+        target("agent-init/iso9660-label", vec![0; 2048], |input| {
+            label::iso9660(input);
+        }),
+        target("agent-init/settings", b"version = 1\n[machine]\nname = \"worker-1\"\n".to_vec(), |input| {
+            settings::claimed_name(input);
+            settings::root_hash(&String::from_utf8_lossy(input));
+        }),
+        target("agent-sys/verity-superblock", superblock(), |input| {
+            Superblock::parse(input).ok();
+        }),
+    ]
+}
+
+fn superblock() -> Vec<u8> {
+    let mut block = vec![0; 512];
+    block[..6].copy_from_slice(b"verity");
+    block[8] = 1;
+    block[12] = 1;
+    block[32..38].copy_from_slice(b"sha256");
+    block
+}
+
+/// A disk with a protective record and a primary table of one partition.
+fn disk() -> Vec<u8> {
+    let mut disk = vec![0; SECTOR * SECTORS];
+    disk[510] = 0x55;
+    disk[511] = 0xaa;
+    let header = &mut disk[SECTOR..2 * SECTOR];
+    header[..8].copy_from_slice(b"EFI PART");
+    header[8..16].copy_from_slice(&[0, 0, 1, 0, 92, 0, 0, 0]);
+    header[24] = 1;
+    header[32] = 79;
+    header[40] = 34;
+    header[48] = 46;
+    header[56..72].fill(7);
+    header[72] = 2;
+    header[80] = 128;
+    header[84] = 128;
+    let entry = &mut disk[2 * SECTOR..2 * SECTOR + 128];
+    entry[..16].fill(1);
+    entry[16..32].fill(2);
+    entry[32] = 34;
+    entry[40] = 40;
+    entry[56] = b'p';
+    seal(&mut disk);
+    disk
+}
+
+/// Writes the checksums of table and header as they should be.
+fn seal(disk: &mut [u8]) {
+    let entries = crc32(&disk[2 * SECTOR..34 * SECTOR]);
+    disk[SECTOR + 88..SECTOR + 92].copy_from_slice(&entries.to_le_bytes());
+    disk[SECTOR + 16..SECTOR + 20].fill(0);
+    let header = crc32(&disk[SECTOR..SECTOR + 92]);
+    disk[SECTOR + 16..SECTOR + 20].copy_from_slice(&header.to_le_bytes());
+}
+
+/// CRC-32 of IEEE 802.3, as GPT uses it.
+fn crc32(bytes: &[u8]) -> u32 {
+    let mut crc = u32::MAX;
+    for byte in bytes {
+        crc ^= u32::from(*byte);
+        for _ in 0..8 {
+            crc = if crc & 1 == 1 { (crc >> 1) ^ 0xedb8_8320 } else { crc >> 1 };
+        }
+    }
+    !crc
+}

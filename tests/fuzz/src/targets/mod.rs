@@ -1,0 +1,15 @@
+//! The targets, by the room whose decoder they feed.
+
+mod attest;
+mod documents;
+mod machine;
+
+use crate::run::Target;
+
+/// Every target.
+pub fn all() -> Vec<Target> {
+    let mut all = attest::targets();
+    all.extend(documents::targets());
+    all.extend(machine::targets());
+    all
+}

@@ -1,0 +1,260 @@
+//! A cluster of virtual machines, set up the way an admin would: keys, user-data, `pratique bootstrap`, `kubectl`.
+//!
+//! Shared by `cargo xtask up` and by the stories. The machines share one segment, 192.168.77.0/24, on which the
+//! master has .10 and workers .11 and up; each has a second card towards the host for the API and the registry.
+
+use crate::machine::{Blueprint, HOST_SERVICE, Machine, Segment};
+use crate::process::run;
+use crate::tools::Tools;
+use crate::wait::eventually;
+use crate::{Error, Result, file_error};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// How many machines may plug into the master's hub.
+const SLOTS: usize = 4;
+/// A UEFI machine under emulation on a busy host.
+pub const BOOT_LIMIT: Duration = Duration::from_secs(240);
+
+/// Where everything of one cluster is.
+#[derive(Debug, Clone)]
+pub struct Lab {
+    /// Tools tree.
+    pub tools: Tools,
+    /// Folder with `pratique` and `image-build`.
+    pub programs: PathBuf,
+    /// Folder with the images and their releases.
+    pub images: PathBuf,
+    /// Folder with the development keys.
+    pub keys: PathBuf,
+    /// Folder for this cluster's files.
+    pub dir: PathBuf,
+    /// Host port of the API.
+    pub api_port: u16,
+    /// Host port of the registry, which machines reach at [`crate::machine::HOST_SERVICE`].
+    pub registry_port: u16,
+}
+
+/// What of a cluster differs between stories.
+#[derive(Debug, Clone)]
+pub struct Terms {
+    /// Lifetime of node certificates, as in TOML.
+    pub ttl: &'static str,
+    /// Whether policy asks for Secure Boot.
+    pub secure_boot: bool,
+    /// Smallest accepted security version number.
+    pub min_svn: u64,
+}
+
+impl Default for Terms {
+    fn default() -> Self {
+        Self { ttl: "30m", secure_boot: true, min_svn: 1 }
+    }
+}
+
+impl Lab {
+    /// The admin's kubeconfig.
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.dir.join("admin.kubeconfig")
+    }
+
+    /// Makes the admin's key and the user-data of the first master, which holds public values only.
+    pub fn master_user_data(&self, terms: &Terms) -> Result<String> {
+        std::fs::create_dir_all(&self.dir).map_err(file_error("cannot make", &self.dir))?;
+        let mut key = self.pratique();
+        key.arg("admin-key").arg("--out").arg(self.admin_key());
+        let printed = run(key)?;
+        let hash = digest_in(&printed)
+            .ok_or_else(|| Error::Missing(format!("`pratique admin-key` printed no hash: {printed}")))?;
+        // Made now, so that its certificates' issuer exists.
+        self.master(terms)?.tpm(&self.tools)?;
+        let release = read(&self.keys.join("release.pub"))?;
+        let mut issuers = read(&self.authority().join("issuercert.pem"))?;
+        if let Ok(root) = read(&self.authority().join("swtpm-localca-rootca-cert.pem")) {
+            issuers.push_str(&root);
+        }
+        let mut text = String::from("version = 1\n\n");
+        let (ttl, svn, secure) = (terms.ttl, terms.min_svn, terms.secure_boot);
+        write!(
+            text,
+            "[machine]\nname = \"master-1\"\n\n{}\n[cluster]\nname = \"lab\"\nadmin_key = \"{hash}\"\n\
+             api_names = [\"127.0.0.1\", \"192.168.77.10\", \"localhost\"]\n\n\
+             [[cluster.release_key]]\nname = \"dev\"\npublic_key = '''\n{release}'''\n\n\
+             [[cluster.ek_issuer]]\nname = \"lab-ca\"\ncertificates = '''\n{issuers}'''\n\n\
+             [[rule]]\nname = \"machines\"\nsigners = [\"pratique.dev/node-client\", \"pratique.dev/node-serving\"]\n\
+             policy = \"cloud-verify\"\nek = {{ issuers = [\"lab-ca\"], hashes = \"inventory\", require = \"all\" }}\n\
+             images = {{ release_keys = [\"dev\"], min_svn = {svn} }}\n\
+             events = {{ secure_boot = {secure}, allow_unknown = false }}\n\
+             config = {{ measured = true, digests = \"inventory\" }}\n\
+             certificate = {{ ttl = \"{ttl}\", sans = \"inventory\", roles = [\"worker\", \"master\"] }}\n\n{}",
+            interface(10),
+            registry()
+        )
+        .map_err(|error| Error::Missing(error.to_string()))?;
+        Ok(text)
+    }
+
+    /// The user-data of a worker, from what bootstrap learned.
+    pub fn worker_user_data(&self, number: u8, pin: &str) -> String {
+        format!(
+            "version = 1\n\n[machine]\nname = \"worker-{number}\"\n\n[master]\nendpoints = [\"https://192.168.77.10:6443\"]\n\
+             ca_pins = [\"{pin}\"]\n\n{}\n{}",
+            interface(10 + number),
+            registry()
+        )
+    }
+
+    /// The master's machine.
+    pub fn master(&self, _terms: &Terms) -> Result<Blueprint> {
+        let slots = (1..=SLOTS).map(|slot| self.slot(slot)).collect();
+        let mut blueprint = self.blueprint("master-1", "master", Segment::Hub(slots))?;
+        blueprint.forwards = vec![(self.api_port, 6443)];
+        Ok(blueprint)
+    }
+
+    /// A worker's machine on a slot of the segment, 1 to 4.
+    pub fn worker(&self, name: &str, slot: usize) -> Result<Blueprint> {
+        self.blueprint(name, "worker", Segment::Port(self.slot(slot)))
+    }
+
+    /// Writes user-data and its NoCloud volume into the machine's folder, and gives the machine the volume.
+    pub fn give_user_data(&self, blueprint: &mut Blueprint, text: &str) -> Result<PathBuf> {
+        let file = blueprint.dir.join("user-data.toml");
+        std::fs::create_dir_all(&blueprint.dir).map_err(file_error("cannot make", &blueprint.dir))?;
+        std::fs::write(&file, text).map_err(file_error("cannot write", &file))?;
+        let volume = blueprint.dir.join("cidata.img");
+        let mut make = Command::new(self.programs.join("image-build"));
+        make.arg("cidata").arg("--out").arg(&volume).arg("--user-data").arg(&file);
+        run(make)?;
+        blueprint.cidata = Some(volume);
+        Ok(file)
+    }
+
+    /// `pratique bootstrap`, as an admin would; returns the cluster's CA pin.
+    pub fn bootstrap(&self, master: &Blueprint, user_data: &Path) -> Result<String> {
+        let mut bootstrap = self.pratique();
+        bootstrap.arg("bootstrap").arg("--endpoint").arg(format!("https://127.0.0.1:{}", self.api_port));
+        bootstrap.arg("--ek").arg(master.tpm(&self.tools)?.ek_certificate());
+        for role in ["master", "worker"] {
+            bootstrap.arg("--release").arg(self.images.join(format!("{role}.release.json")));
+        }
+        bootstrap.arg("--release-key").arg(self.keys.join("release.pub"));
+        bootstrap.arg("--user-data").arg(user_data).arg("--admin-key").arg(self.admin_key());
+        bootstrap.arg("--kubeconfig").arg(self.kubeconfig());
+        let printed = run(bootstrap)?;
+        std::fs::write(self.dir.join("bootstrap.log"), &printed).map_err(file_error("cannot write", &self.dir))?;
+        let pin = digest_in(&printed).map(str::to_owned);
+        pin.ok_or_else(|| Error::Missing(format!("`pratique bootstrap` printed no pin:\n{printed}")))
+    }
+
+    /// Puts a machine into the inventory.
+    pub fn register(&self, name: &str, blueprint: &Blueprint, user_data: &Path, address: &str) -> Result<()> {
+        let mut describe = self.pratique();
+        describe.args(["machine", "--name", name, "--role", "worker", "--address", address]);
+        describe.arg("--ek").arg(blueprint.tpm(&self.tools)?.ek_certificate()).arg("--user-data").arg(user_data);
+        let manifest = blueprint.dir.join("machine.yaml");
+        std::fs::write(&manifest, run(describe)?).map_err(file_error("cannot write", &manifest))?;
+        self.kubectl(&["apply", "-f", &manifest.display().to_string()]).map(drop)
+    }
+
+    /// Runs kubectl with the admin's kubeconfig and returns what it printed.
+    pub fn kubectl(&self, words: &[&str]) -> Result<String> {
+        let mut kubectl = self.tools.command("kubectl");
+        kubectl.arg("--kubeconfig").arg(self.kubeconfig()).args(words).env("HOME", &self.dir);
+        run(kubectl)
+    }
+
+    /// Waits until kubectl prints what `wanted` accepts, and returns it.
+    pub fn kubectl_until(
+        &self,
+        words: &[&str],
+        what: &str,
+        limit: Duration,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Result<String> {
+        let last = std::cell::RefCell::new(String::new());
+        let found = eventually(what, limit, "", || {
+            // A refused connection while a machine restarts is one more "not yet".
+            let printed = self.kubectl(words).unwrap_or_else(|error| crate::chain(&error));
+            let good = wanted(&printed);
+            last.replace(printed);
+            Ok(good.then_some(()))
+        });
+        let last = last.into_inner();
+        found
+            .map(|()| last.clone())
+            .map_err(|error| Error::Missing(format!("{error}; `kubectl {}` printed last:\n{last}", words.join(" "))))
+    }
+
+    /// Waits until a node is Ready.
+    pub fn wait_ready(&self, node: &str, limit: Duration) -> Result<()> {
+        let path = "jsonpath={.status.conditions[?(@.type=='Ready')].status}";
+        self.kubectl_until(&["get", "node", node, "-o", path], &format!("node {node} to be Ready"), limit, |text| {
+            text.trim() == "True"
+        })
+        .map(drop)
+    }
+
+    fn blueprint(&self, name: &str, role: &str, segment: Segment) -> Result<Blueprint> {
+        let dir = self.dir.join(name);
+        std::fs::create_dir_all(&dir).map_err(file_error("cannot make", &dir))?;
+        Ok(Blueprint {
+            name: name.to_owned(),
+            dir,
+            image: self.images.join(format!("{role}.raw")),
+            vars: self.keys.join("vars.fd"),
+            authority: self.authority(),
+            cidata: None,
+            smbios: Vec::new(),
+            forwards: Vec::new(),
+            host_service: Some(self.registry_port),
+            segment,
+            memory: 1024,
+            disk: 4,
+        })
+    }
+
+    fn pratique(&self) -> Command {
+        Command::new(self.programs.join("pratique"))
+    }
+
+    fn admin_key(&self) -> PathBuf {
+        self.dir.join("admin.key")
+    }
+
+    fn authority(&self) -> PathBuf {
+        self.dir.join("tpm-authority")
+    }
+
+    fn slot(&self, slot: usize) -> PathBuf {
+        self.dir.join(format!("segment-{slot}.sock"))
+    }
+}
+
+impl Machine {
+    /// Waits for the milestone by which init says that its services run.
+    pub fn wait_services(&self) -> Result<String> {
+        self.wait("services started", BOOT_LIMIT)
+    }
+}
+
+fn registry() -> String {
+    format!("[[registry]]\nhost = \"registry.example\"\nmirrors = [\"http://{HOST_SERVICE}\"]\ninsecure = true\n")
+}
+
+/// The first digest in a text.
+fn digest_in(text: &str) -> Option<&str> {
+    text.split(|c: char| !(c.is_ascii_alphanumeric() || c == ':')).find(|word| word.starts_with("sha256:"))
+}
+
+fn interface(host: u8) -> String {
+    format!(
+        "[[network.interface]]\nname = \"eth0\"\ndhcp = true\n\n[[network.interface]]\nname = \"eth1\"\naddresses = [\"192.168.77.{host}/24\"]\n"
+    )
+}
+
+fn read(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).map_err(file_error("cannot read", path))
+}

@@ -1,0 +1,117 @@
+//! containerd on this host, in namespaces of its own, so that its containers end with it and touch nothing else.
+
+use crate::process::Owned;
+use crate::tools::Tools;
+use crate::wait::eventually;
+use crate::{Error, Result, file_error};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// Makes a root of the tools tree's own packages (runc wants their C library), with the host's devices and control
+/// groups and the shared folder at its place, and moves there. containerd is started anew when it dies, as init does
+/// on a machine. Arguments: the tree, the shared folder, the configuration.
+const SCRIPT: &str = "set -e; mount -t tmpfs root /mnt; cd /mnt; mkdir -p usr etc proc sys dev run tmp old \".$1\"; \
+    for name in bin sbin lib lib64; do ln -s usr/$name $name; done; \
+    mount --bind \"$0/usr\" usr; mount --rbind /sys sys; mount --rbind /dev dev; mount --rbind \"$1\" \".$1\"; \
+    mount -t proc proc proc; pivot_root . old; exec /usr/bin/busybox sh -c 'export PATH=/usr/sbin:/usr/bin; \
+    busybox umount -l /old; while :; do containerd --config \"$0\" || :; busybox sleep 0.2; done' \"$2\"";
+
+/// A containerd that was started; its namespaces and all that runs in them end with it.
+#[derive(Debug)]
+pub struct Engine {
+    process: Owned,
+    dir: PathBuf,
+}
+
+impl Engine {
+    /// Starts containerd with its state in `share/engine` and waits for its socket. It sees nothing of the host's
+    /// files but `share`, where FIFOs and volumes of its containers must be.
+    pub fn start(tools: &Tools, share: &Path) -> Result<Self> {
+        let dir = share.join("engine");
+        std::fs::create_dir_all(&dir).map_err(file_error("cannot make", &dir))?;
+        let config = dir.join("containerd.toml");
+        let text = format!(
+            "version = 2\nroot = \"{0}/root\"\nstate = \"{0}/state\"\n\
+             disabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n[grpc]\naddress = \"{0}/containerd.sock\"\n",
+            dir.display()
+        );
+        std::fs::write(&config, text).map_err(file_error("cannot write", &config))?;
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--pid", "--uts", "--ipc", "--fork", "--kill-child", "sh", "-c", SCRIPT]);
+        command.arg(tools.file("/")).arg(share).arg(&config);
+        let log = dir.join("containerd.log");
+        let engine = Self { process: Owned::start(command, &log)?, dir };
+        eventually("containerd's socket", Duration::from_secs(30), &format!("see {}", log.display()), || {
+            Ok(std::os::unix::net::UnixStream::connect(engine.socket()).is_ok().then_some(()))
+        })?;
+        Ok(engine)
+    }
+
+    /// Its socket.
+    pub fn socket(&self) -> PathBuf {
+        self.dir.join("containerd.sock")
+    }
+
+    /// Its root directory.
+    pub fn state(&self) -> PathBuf {
+        self.dir.join("root")
+    }
+
+    /// Kills containerd alone; the containers live on, and it comes back.
+    pub fn kill_containerd(&self) -> Result<()> {
+        let missing = || Error::Missing("containerd is not among the processes that were started here".to_owned());
+        let found = descendants(self.process.pid).into_iter().find(|pid| {
+            std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "containerd")
+                && std::fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains("--config"))
+        });
+        let pid = nix::unistd::Pid::from_raw(found.ok_or_else(missing)?);
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL)
+            .map_err(|error| Error::Missing(format!("containerd can't be killed: {error}")))
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        // What can't be ended here is told by the next test that meets it.
+        self.process.kill().ok();
+        let controllers = std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten().filter_map(std::result::Result::ok);
+        for top in controllers.map(|entry| entry.path()).chain([PathBuf::from("/sys/fs/cgroup")]) {
+            for name in CGROUPS {
+                prune(&top.join(name));
+            }
+        }
+    }
+}
+
+/// Control groups that containers of tests are in.
+const CGROUPS: [&str; 2] = ["kubepods", "pratique-test"];
+
+/// Removes a control group and those in it, where they are empty: what another test still uses stays.
+fn prune(dir: &Path) {
+    for entry in std::fs::read_dir(dir).into_iter().flatten().filter_map(std::result::Result::ok) {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            prune(&entry.path());
+        }
+    }
+    std::fs::remove_dir(dir).ok();
+}
+
+/// All children of a process, and theirs (proc(5): the fourth field of stat is the parent).
+fn descendants(pid: i32) -> Vec<i32> {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().filter_map(std::result::Result::ok);
+    let parents: Vec<(i32, i32)> = processes
+        .filter_map(|entry| {
+            let child = entry.file_name().to_str()?.parse().ok()?;
+            let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+            Some((child, stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?))
+        })
+        .collect();
+    let mut found = vec![pid];
+    let mut next = 0;
+    while let Some(&parent) = found.get(next) {
+        found.extend(parents.iter().filter(|(_, of)| *of == parent).map(|(child, _)| *child));
+        next += 1;
+    }
+    found.split_off(1)
+}

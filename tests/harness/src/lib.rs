@@ -1,0 +1,104 @@
+//! Machines for tests and for `cargo xtask up`: QEMU with firmware and a software TPM, networks between them,
+//! and the processes that stand beside them.
+//!
+//! Everything is synchronous and waits for conditions ([`wait::eventually`]). A process is ended only by the
+//! identity that was recorded when it was started here ([`process::Owned`]), so that two harnesses, or a harness and
+//! its user, can share a host. Enter by [`machine::Machine`].
+
+pub mod cluster;
+pub mod engine;
+pub mod machine;
+pub mod oci;
+pub mod process;
+pub mod qmp;
+pub mod registry;
+pub mod tools;
+pub mod tpm;
+pub mod wait;
+
+/// What can go wrong around a machine; every message names the file to look at.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file could not be read or written.
+    #[error("{what} {path}")]
+    File {
+        /// What was being done.
+        what: &'static str,
+        /// The file.
+        path: String,
+        /// The cause.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A program could not be started.
+    #[error("cannot start {program}")]
+    Start {
+        /// The program.
+        program: String,
+        /// The cause.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A program ended with a fault.
+    #[error("{program} failed ({status}); its output:\n{output}")]
+    Failed {
+        /// The program.
+        program: String,
+        /// How it ended.
+        status: String,
+        /// The end of what it printed.
+        output: String,
+    },
+    /// A condition did not come about in time.
+    #[error("waited {seconds} s for {what}; {hint}")]
+    Timeout {
+        /// The condition.
+        what: String,
+        /// How long.
+        seconds: u64,
+        /// Where to look.
+        hint: String,
+    },
+    /// The machine's kernel or firmware stopped.
+    #[error("{machine} stopped: {line}; its console is in {console}")]
+    Stopped {
+        /// The machine.
+        machine: String,
+        /// The line that says so.
+        line: String,
+        /// The console's file.
+        console: String,
+    },
+    /// QEMU's monitor said no.
+    #[error("QEMU's monitor refused {command}: {answer}")]
+    Monitor {
+        /// The command.
+        command: String,
+        /// What it said.
+        answer: String,
+    },
+    /// Something a user must do first.
+    #[error("{0}")]
+    Missing(String),
+}
+
+/// The result of everything here.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// An error with its causes, one line.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        text.push_str(": ");
+        text.push_str(&inner.to_string());
+        cause = inner.source();
+    }
+    text
+}
+
+/// Maps an I/O error to [`Error::File`].
+pub fn file_error(what: &'static str, path: &std::path::Path) -> impl FnOnce(std::io::Error) -> Error {
+    let path = path.display().to_string();
+    move |source| Error::File { what, path, source }
+}

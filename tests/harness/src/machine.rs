@@ -1,0 +1,303 @@
+//! One virtual machine: firmware, disk overlay, software TPM, console, networks.
+
+use crate::process::{Owned, run};
+use crate::tools::Tools;
+use crate::tpm::SoftTpm;
+use crate::wait::eventually;
+use crate::{Error, Result, file_error, qmp};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Lines by which a console says that there is nothing more to wait for.
+const STOPPED: &[&str] =
+    &["Kernel panic - not syncing", "Access Denied", "BdsDxe: No bootable option", "pratique: FATAL"];
+
+/// Where a guest finds the one service of the host that it may reach.
+pub const HOST_SERVICE: &str = "10.0.2.100:5000";
+
+/// What a machine is made of.
+#[derive(Debug, Clone)]
+pub struct Blueprint {
+    /// Name, for files and messages.
+    pub name: String,
+    /// Folder for its files; made where absent.
+    pub dir: PathBuf,
+    /// The raw disk image; the machine writes to an overlay.
+    pub image: PathBuf,
+    /// Firmware variables, copied on first use.
+    pub vars: PathBuf,
+    /// Authority that certifies its EK.
+    pub authority: PathBuf,
+    /// The NoCloud volume, if any.
+    pub cidata: Option<PathBuf>,
+    /// SMBIOS type 11 strings.
+    pub smbios: Vec<String>,
+    /// Host ports handed to guest ports.
+    pub forwards: Vec<(u16, u16)>,
+    /// Loopback port of the host that the guest reaches at [`HOST_SERVICE`]. Nothing else leaves the machine.
+    pub host_service: Option<u16>,
+    /// The shared segment.
+    pub segment: Segment,
+    /// Memory in MiB.
+    pub memory: u32,
+    /// Disk size in GiB.
+    pub disk: u32,
+}
+
+/// How a machine is attached to the segment that machines share.
+#[derive(Debug, Clone)]
+pub enum Segment {
+    /// Not at all.
+    None,
+    /// It holds the hub: one socket for each other machine.
+    Hub(Vec<PathBuf>),
+    /// It plugs into one of the hub's sockets.
+    Port(PathBuf),
+}
+
+/// A machine that was started; can be saved and taken up again by another process.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Machine {
+    /// Name.
+    pub name: String,
+    /// Folder of its files.
+    pub dir: PathBuf,
+    qemu: Owned,
+    tpm: Owned,
+}
+
+impl Blueprint {
+    /// The machine's TPM, made where absent.
+    pub fn tpm(&self, tools: &Tools) -> Result<SoftTpm> {
+        SoftTpm::manufacture(tools, &self.dir.join("tpm"), &self.authority)
+    }
+
+    /// Powers the machine on. State on its overlay, its variables and its TPM is kept from an earlier run.
+    pub fn start(&self, tools: &Tools) -> Result<Machine> {
+        std::fs::create_dir_all(&self.dir).map_err(file_error("cannot make", &self.dir))?;
+        let vars = self.dir.join("vars.fd");
+        if !vars.exists() {
+            std::fs::copy(&self.vars, &vars).map_err(file_error("cannot copy the firmware's variables", &self.vars))?;
+        }
+        self.overlay(tools)?;
+        let socket = self.dir.join("tpm.sock");
+        let tpm = self.tpm(tools)?.start(tools, &socket, &self.dir.join("swtpm.log"))?;
+        let monitor = self.dir.join("qmp.sock");
+        std::fs::remove_file(&monitor).ok();
+        let command = self.qemu(tools, &socket, &monitor);
+        let qemu = Owned::start(command, &self.dir.join("qemu.log"))?;
+        let machine = Machine { name: self.name.clone(), dir: self.dir.clone(), qemu, tpm };
+        let hint = format!("see {}", self.dir.join("qemu.log").display());
+        eventually("QEMU's monitor", Duration::from_secs(30), &hint, || {
+            if machine.alive() {
+                return Ok(monitor.exists().then_some(()));
+            }
+            let output = std::fs::read_to_string(self.dir.join("qemu.log")).unwrap_or_default();
+            Err(Error::Failed { program: "qemu".into(), status: "at start".into(), output })
+        })?;
+        Ok(machine)
+    }
+
+    /// The path of the disk overlay.
+    pub fn overlay_path(&self) -> PathBuf {
+        self.dir.join("disk.qcow2")
+    }
+
+    fn overlay(&self, tools: &Tools) -> Result<()> {
+        let overlay = self.overlay_path();
+        if overlay.exists() {
+            return Ok(());
+        }
+        let mut create = tools.command("qemu-img");
+        create.args(["create", "-q", "-f", "qcow2", "-F", "raw", "-b"]);
+        create.arg(&self.image).arg(&overlay).arg(format!("{}G", self.disk));
+        run(create).map(drop)
+    }
+
+    fn qemu(&self, tools: &Tools, tpm: &Path, monitor: &Path) -> Command {
+        let mut qemu = tools.command("qemu-system-x86_64");
+        let mut arg = |flag: &str, value: String| {
+            qemu.arg(flag).arg(value);
+        };
+        let show = |path: &Path| path.display().to_string();
+        arg("-name", self.name.clone());
+        // Software emulation is the only accelerator that a test may count on: /dev/kvm may open and still hang.
+        arg("-machine", "q35,smm=on".into());
+        arg("-accel", "tcg,thread=multi".into());
+        arg("-cpu", "max,la57=off".into());
+        arg("-smp", "2".into());
+        arg("-m", self.memory.to_string());
+        arg("-display", "none".into());
+        arg("-vga", "none".into());
+        arg("-global", "driver=cfi.pflash01,property=secure,value=on".into());
+        let code = tools.file("/usr/share/OVMF/OVMF_CODE_4M.secboot.fd");
+        arg("-drive", format!("if=pflash,format=raw,unit=0,readonly=on,file={}", show(&code)));
+        arg("-drive", format!("if=pflash,format=raw,unit=1,file={}", show(&self.dir.join("vars.fd"))));
+        arg(
+            "-drive",
+            format!("if=none,id=root,format=qcow2,cache=writeback,discard=unmap,file={}", show(&self.overlay_path())),
+        );
+        arg("-device", "virtio-blk-pci,drive=root,bootindex=0".into());
+        if let Some(volume) = &self.cidata {
+            arg("-drive", format!("if=none,id=cidata,format=raw,readonly=on,file={}", show(volume)));
+            arg("-device", "virtio-blk-pci,drive=cidata".into());
+        }
+        for text in &self.smbios {
+            // QEMU splits at commas; a doubled one stands for itself.
+            arg("-smbios", format!("type=11,value={}", text.replace(',', ",,")));
+        }
+        arg("-chardev", format!("socket,id=tpm,path={}", show(tpm)));
+        arg("-tpmdev", "emulator,id=tpm0,chardev=tpm".into());
+        arg("-device", "tpm-crb,tpmdev=tpm0".into());
+        arg("-chardev", format!("file,id=console,append=on,path={}", show(&self.console())));
+        arg("-serial", "chardev:console".into());
+        arg("-qmp", format!("unix:{},server=on,wait=off", show(monitor)));
+        arg("-device", "virtio-rng-pci".into());
+        self.networks(&tools.bin().join("busybox"), &mut arg);
+        qemu.arg("-nodefaults").arg("-no-user-config");
+        qemu
+    }
+
+    /// One card towards the host, one towards the other machines.
+    fn networks(&self, relay: &Path, arg: &mut impl FnMut(&str, String)) {
+        let show = |path: &Path| path.display().to_string();
+        // Restricted: a guest that is wrong about its network must not knock at anybody's door.
+        let mut outside = "user,id=outside,restrict=on".to_owned();
+        if let Some(port) = self.host_service {
+            outside.extend([
+                ",guestfwd=tcp:",
+                HOST_SERVICE,
+                "-cmd:",
+                &show(relay),
+                " nc 127.0.0.1 ",
+                &port.to_string(),
+            ]);
+        }
+        for (host, guest) in &self.forwards {
+            outside.extend([",hostfwd=tcp:127.0.0.1:", &host.to_string(), "-:", &guest.to_string()]);
+        }
+        arg("-netdev", outside);
+        arg("-device", format!("virtio-net-pci,netdev=outside,romfile=,mac={}", self.mac(0)));
+        match &self.segment {
+            Segment::None => {}
+            Segment::Port(socket) => {
+                arg(
+                    "-netdev",
+                    format!("stream,id=segment,server=off,addr.type=unix,addr.path={},reconnect-ms=500", show(socket)),
+                );
+                arg("-device", format!("virtio-net-pci,netdev=segment,romfile=,mac={}", self.mac(1)));
+            }
+            Segment::Hub(sockets) => {
+                for (index, socket) in sockets.iter().enumerate() {
+                    std::fs::remove_file(socket).ok();
+                    arg(
+                        "-netdev",
+                        format!("stream,id=slot{index},server=on,addr.type=unix,addr.path={}", show(socket)),
+                    );
+                    arg("-netdev", format!("hubport,id=port{index},hubid=0,netdev=slot{index}"));
+                }
+                arg("-netdev", "hubport,id=segment,hubid=0".into());
+                arg("-device", format!("virtio-net-pci,netdev=segment,romfile=,mac={}", self.mac(1)));
+            }
+        }
+    }
+
+    /// The console's file.
+    pub fn console(&self) -> PathBuf {
+        self.dir.join("console.log")
+    }
+
+    /// A locally administered address from the machine's name, so that no two on a segment are the same.
+    fn mac(&self, port: u8) -> String {
+        let hash =
+            self.name.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+        let [a, b, c, d] = hash.to_be_bytes();
+        format!("52:{a:02x}:{b:02x}:{c:02x}:{d:02x}:{port:02x}")
+    }
+}
+
+impl Machine {
+    /// Whether QEMU still runs.
+    pub fn alive(&self) -> bool {
+        self.qemu.alive()
+    }
+
+    /// The console so far.
+    pub fn console_text(&self) -> String {
+        std::fs::read(self.dir.join("console.log"))
+            .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+            .unwrap_or_default()
+    }
+
+    /// How many bytes the console has; a mark for [`Machine::wait_after`].
+    pub fn mark(&self) -> usize {
+        self.console_text().len()
+    }
+
+    /// Waits for a line of the console with `text` in it and returns the line; a panic or refusal to boot ends the wait.
+    pub fn wait(&self, text: &str, limit: Duration) -> Result<String> {
+        self.wait_after(0, text, limit)
+    }
+
+    /// As [`Machine::wait`], from a mark on.
+    pub fn wait_after(&self, mark: usize, text: &str, limit: Duration) -> Result<String> {
+        let console = self.dir.join("console.log").display().to_string();
+        let what = format!("{text:?} on the console of {}", self.name);
+        eventually(&what, limit, &format!("see {console}"), || {
+            let whole = self.console_text();
+            let new = whole.get(mark.min(whole.len())..).unwrap_or_default();
+            if let Some(line) = new.lines().find(|line| line.contains(text)) {
+                return Ok(Some(line.trim().to_owned()));
+            }
+            let stopped = new.lines().find(|line| STOPPED.iter().any(|word| line.contains(word)));
+            if let Some(line) = stopped {
+                return Err(Error::Stopped {
+                    machine: self.name.clone(),
+                    line: line.trim().to_owned(),
+                    console: console.clone(),
+                });
+            }
+            if !self.alive() {
+                return Err(Error::Stopped {
+                    machine: self.name.clone(),
+                    line: "QEMU ended".into(),
+                    console: console.clone(),
+                });
+            }
+            Ok(None)
+        })
+    }
+
+    /// Presses the power button and waits until the machine is off.
+    pub fn power_off(&self, limit: Duration) -> Result<Duration> {
+        let start = Instant::now();
+        qmp::execute(&self.monitor(), "system_powerdown")?;
+        let hint = format!("see {}", self.dir.join("console.log").display());
+        eventually(&format!("{} to power off", self.name), limit, &hint, || Ok((!self.alive()).then_some(())))?;
+        self.tpm.stop(Duration::from_secs(5))?;
+        Ok(start.elapsed())
+    }
+
+    /// Resets the machine, as the reset button does.
+    pub fn reset(&self) -> Result<()> {
+        qmp::execute(&self.monitor(), "system_reset").map(drop)
+    }
+
+    /// Cuts the power: no process of the machine gets to do anything more.
+    pub fn cut_power(&self) -> Result<()> {
+        self.qemu.kill()?;
+        self.tpm.stop(Duration::from_secs(5))
+    }
+
+    /// Resident memory of QEMU in KiB.
+    pub fn host_memory(&self) -> Option<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.qemu.pid)).ok()?;
+        status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?.split_whitespace().next()?.parse().ok()
+    }
+
+    fn monitor(&self) -> PathBuf {
+        self.dir.join("qmp.sock")
+    }
+}

@@ -1,0 +1,87 @@
+//! Software TPMs (swtpm): made with an EK and its certificate, as a factory would, then run beside one machine.
+
+use crate::process::{Owned, run};
+use crate::tools::Tools;
+use crate::wait::eventually;
+use crate::{Result, file_error};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A software TPM's state on disk.
+#[derive(Debug, Clone)]
+pub struct SoftTpm {
+    dir: PathBuf,
+}
+
+impl SoftTpm {
+    /// Makes a TPM in `dir` with RSA-2048 and ECC P-384 EKs certified by the local authority in `authority`;
+    /// keeps one that is there.
+    pub fn manufacture(tools: &Tools, dir: &Path, authority: &Path) -> Result<Self> {
+        let tpm = Self { dir: dir.to_owned() };
+        if tpm.ek_certificate().exists() {
+            return Ok(tpm);
+        }
+        for folder in [dir, authority] {
+            std::fs::create_dir_all(folder).map_err(file_error("cannot make", folder))?;
+        }
+        let config = authority.join("setup.conf");
+        write_authority(authority, &config)?;
+        let mut setup = tools.command("swtpm_setup");
+        setup.args(["--tpm2", "--create-ek-cert", "--create-platform-cert", "--pcr-banks", "sha256", "--overwrite"]);
+        setup.arg("--tpm-state").arg(dir).arg("--config").arg(&config);
+        setup.arg("--write-ek-cert-files").arg(dir).arg("--logfile").arg(dir.join("setup.log"));
+        run(setup)?;
+        Ok(tpm)
+    }
+
+    /// The EK certificate (RSA-2048), DER.
+    pub fn ek_certificate(&self) -> PathBuf {
+        self.dir.join("ek-rsa2048.crt")
+    }
+
+    /// The folder of its state.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Runs it; QEMU connects to the returned control socket and ends it when it ends itself.
+    pub fn start(&self, tools: &Tools, socket: &Path, log: &Path) -> Result<Owned> {
+        std::fs::remove_file(socket).ok();
+        let mut command = tools.command("swtpm");
+        command.args(["socket", "--tpm2", "--terminate"]);
+        command.arg("--tpmstate").arg(format!("dir={},mode=0600", self.dir.display()));
+        command.arg("--ctrl").arg(format!("type=unixio,path={}", socket.display()));
+        let process = Owned::start(command, log)?;
+        let hint = format!("see {}", log.display());
+        eventually("the software TPM's socket", Duration::from_secs(20), &hint, || Ok(socket.exists().then_some(())))?;
+        Ok(process)
+    }
+}
+
+/// The local authority's configuration: `swtpm_setup` calls `swtpm_localca`, which makes its keys on first use.
+fn write_authority(authority: &Path, config: &Path) -> Result<()> {
+    let localca = authority.join("localca.conf");
+    let options = authority.join("localca.options");
+    let root = authority.display();
+    let texts = [
+        (
+            config.to_owned(),
+            format!(
+                "create_certs_tool = swtpm_localca\ncreate_certs_tool_config = {}\ncreate_certs_tool_options = {}\n",
+                localca.display(),
+                options.display()
+            ),
+        ),
+        (
+            localca.clone(),
+            format!(
+                "statedir = {root}\nsigningkey = {root}/signkey.pem\nissuercert = {root}/issuercert.pem\ncertserial = {root}/certserial\n"
+            ),
+        ),
+        (options.clone(), "--platform-manufacturer Pratique\n--platform-version 1\n--platform-model QEMU\n".to_owned()),
+    ];
+    for (path, text) in texts {
+        std::fs::write(&path, text).map_err(file_error("cannot write", &path))?;
+    }
+    Ok(())
+}

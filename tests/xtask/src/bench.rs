@@ -1,0 +1,158 @@
+//! `cargo xtask bench`: the figures that README quotes, measured in one run and printed with what they are held against.
+
+use crate::build;
+use crate::host::{self, workshop};
+use crate::steps::{Failure, Outcome, Steps};
+use serde_json::Value;
+use std::process::Command;
+use std::time::{Duration, Instant};
+use tests_harness::cluster::{BOOT_LIMIT, Lab, Terms};
+use tests_harness::machine::{Blueprint, Machine};
+use tests_harness::registry::Registry;
+
+const USAGE: &str = "usage: cargo xtask bench image|join";
+/// A pod that prints the resident memory of the machine's own programs, read through the machine's /proc.
+const MEMORY_POD: &str = include_str!("../data/memory.yaml");
+
+/// Measures what is named.
+pub(crate) fn bench(words: &[String]) -> Outcome {
+    match words.first().map(String::as_str) {
+        Some("image") => image(),
+        Some("join") => join(),
+        other => Err(Failure::usage(&format!("bench does not know {:?}", other.unwrap_or_default()), USAGE)),
+    }
+}
+
+/// Sizes of both images by part, and their executables.
+fn image() -> Outcome {
+    let mut steps = Steps::new();
+    host::check()?;
+    steps.step("packages", host::packages)?;
+    build::everything(&mut steps, &["--compress".into(), "release".into()])?;
+    for role in ["worker", "master"] {
+        let file = build::images().join(format!("{role}.parts.json"));
+        let text = std::fs::read(&file)
+            .map_err(|error| Failure::new(format!("cannot read {}: {error}", file.display()), ""))?;
+        let sizes: Value = serde_json::from_slice(&text).map_err(|error| Failure::new(error.to_string(), ""))?;
+        println!("\n{role} image: {:.1} MiB in use", mib(&sizes["total"]));
+        for part in sizes["parts"].as_array().into_iter().flatten() {
+            println!("  {:>8.2} MiB  {}", mib(&part["size"]), part["name"].as_str().unwrap_or_default());
+        }
+        let executables = sizes["executables"].as_array().cloned().unwrap_or_default();
+        println!("  {} executables:", executables.len());
+        for executable in &executables {
+            println!("    {}", executable.as_str().unwrap_or_default());
+        }
+    }
+    Ok(())
+}
+
+/// Power-on to Ready, phase by phase, against a bare boot of the same kernel and firmware; memory; the exchange; the verifier.
+fn join() -> Outcome {
+    let mut steps = Steps::new();
+    host::check()?;
+    steps.step("packages", host::packages)?;
+    build::everything(&mut steps, &[])?;
+    let dir = workshop().join("bench");
+    if dir.exists() {
+        std::fs::remove_dir_all(&dir)
+            .map_err(|error| Failure::new(format!("cannot clear {}: {error}", dir.display()), ""))?;
+    }
+    let lab = crate::up::lab(dir)?;
+    let mut machines = Vec::new();
+    let registry = Registry::start(&lab.tools, &lab.dir.join("registry"), lab.registry_port)?;
+    let outcome = measure(&mut steps, &lab, &mut machines);
+    for machine in &machines {
+        machine.cut_power()?;
+    }
+    registry.stop()?;
+    outcome?;
+    println!("\nverifier, one core:");
+    let mut rate = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    rate.args(["run", "--quiet", "--release", "--locked", "--package", "config-attest", "--features", "testing"]);
+    rate.args(["--example", "verify_rate"]).current_dir(host::repository());
+    build::watched(rate, "the compiler's message is above")
+}
+
+fn measure(steps: &mut Steps, lab: &Lab, machines: &mut Vec<Machine>) -> Outcome {
+    let terms = Terms::default();
+    let mut master = lab.master(&terms)?;
+    let text = lab.master_user_data(&terms)?;
+    let data = lab.give_user_data(&mut master, &text)?;
+    let pin = steps.step("master: power-on to bootstrapped", || {
+        machines.push(master.start(&lab.tools)?);
+        machines[0].wait_services()?;
+        Ok(lab.bootstrap(&master, &data)?)
+    })?;
+    steps.step("master: Ready", || Ok(lab.wait_ready("master-1", BOOT_LIMIT)?))?;
+    let bare = steps.step("bare boot: the same firmware and kernel, no configuration", || bare_boot(lab))?;
+    let mut worker = lab.worker("worker-1", 1)?;
+    let data = lab.give_user_data(&mut worker, &lab.worker_user_data(1, &pin))?;
+    lab.register("worker-1", &worker, &data, "192.168.77.11")?;
+    let phases = steps.step("worker: power-on to Ready", || phases(lab, &worker, machines))?;
+    println!("\npower-on to Ready, seconds (bare boot to the first line of init: {bare:.1}):");
+    let mut last = 0.0;
+    for (at, name) in &phases {
+        println!("  {at:>6.1}  +{:>5.1}  {name}", at - last);
+        last = *at;
+    }
+    if let Some((ready, _)) = phases.last() {
+        println!("  Ready = bare boot + {:.1} s ({:.2} x)", ready - bare, ready / bare);
+    }
+    for node in ["worker-1", "master-1"] {
+        println!("\nresident memory on {node}:\n{}", memory(lab, node)?);
+    }
+    Ok(())
+}
+
+/// Seconds from power-on to the first line of init, of a machine that then has nothing to do.
+fn bare_boot(lab: &Lab) -> Outcome<f64> {
+    let bare = lab.worker("bare", 2)?;
+    let start = Instant::now();
+    let machine = bare.start(&lab.tools)?;
+    let line = machine.wait("pratique:", BOOT_LIMIT);
+    let seconds = start.elapsed().as_secs_f64();
+    machine.cut_power()?;
+    line?;
+    Ok(seconds)
+}
+
+/// When each line of the machine's programs was first seen, and when the node was Ready.
+fn phases(lab: &Lab, worker: &Blueprint, machines: &mut Vec<Machine>) -> Outcome<Vec<(f64, String)>> {
+    let start = Instant::now();
+    let machine = worker.start(&lab.tools)?;
+    machines.push(machine.clone());
+    let mut seen: Vec<(f64, String)> = Vec::new();
+    let mut asked = Instant::now();
+    tests_harness::wait::eventually("worker-1 to be Ready", BOOT_LIMIT, "see worker-1/console.log", || {
+        let text = machine.console_text();
+        for line in text.lines().filter(|line| line.contains("pratique:")).skip(seen.len()) {
+            seen.push((start.elapsed().as_secs_f64(), line.trim().to_owned()));
+        }
+        if asked.elapsed() < Duration::from_millis(700) {
+            return Ok(None);
+        }
+        asked = Instant::now();
+        Ok(lab.wait_ready("worker-1", Duration::ZERO).ok())
+    })?;
+    seen.push((start.elapsed().as_secs_f64(), "Ready, as kubectl sees it".to_owned()));
+    Ok(seen)
+}
+
+/// What the programs of a machine have resident, a line each.
+fn memory(lab: &Lab, node: &str) -> Outcome<String> {
+    let name = format!("memory-{node}");
+    let file = lab.dir.join(format!("{name}.yaml"));
+    let manifest = MEMORY_POD.replace("NODE", node);
+    std::fs::write(&file, manifest)
+        .map_err(|error| Failure::new(format!("cannot write {}: {error}", file.display()), ""))?;
+    lab.kubectl(&["apply", "-f", &file.display().to_string()])?;
+    let log =
+        lab.kubectl_until(&["logs", &name], "the pod's report", BOOT_LIMIT, |text| text.contains("end of report"))?;
+    lab.kubectl(&["delete", "pod", &name, "--timeout=60s"])?;
+    Ok(log.replace("end of report", "").trim_end().to_owned())
+}
+
+fn mib(bytes: &Value) -> f64 {
+    bytes.as_f64().unwrap_or_default() / f64::from(1 << 20)
+}

@@ -1,0 +1,150 @@
+//! Builds: the programs for this host, the programs for the images, the tools tree and the images.
+
+use crate::host::{repository, workshop};
+use crate::steps::{Failure, Outcome, Steps};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Flags by which init needs no library on the machine.
+const STATIC: &str = "-C target-feature=+crt-static";
+/// The target is named so that the flags do not reach build scripts.
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+/// Programs that go into images.
+const IMAGE_PROGRAMS: &[(&str, &str)] = &[("agent-daemon", "agent"), ("master-daemon", "master")];
+/// Programs that a person runs on his own machine.
+const HOST_PROGRAMS: &[(&str, &str)] = &[("master-admin", "pratique"), ("image-build", "image-build")];
+
+/// Where cargo builds.
+pub(crate) fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| repository().join("target"), PathBuf::from)
+}
+
+/// Where the built programs are gathered.
+pub(crate) fn programs() -> PathBuf {
+    workshop().join("bin")
+}
+
+/// The folder of images.
+pub(crate) fn images() -> PathBuf {
+    workshop().join("images")
+}
+
+/// The folder of development keys.
+pub(crate) fn keys() -> PathBuf {
+    workshop().join("keys")
+}
+
+/// `cargo xtask image`.
+pub(crate) fn image(words: &[String]) -> Outcome {
+    let mut steps = Steps::new();
+    crate::host::check()?;
+    steps.step("packages to build with", crate::host::packages)?;
+    everything(&mut steps, words)
+}
+
+/// `cargo xtask tools`.
+pub(crate) fn tools() -> Outcome {
+    let mut steps = Steps::new();
+    steps.step("image builder", builder)?;
+    steps.step("tools", tools_tree)
+}
+
+/// Programs, tools, keys and images.
+pub(crate) fn everything(steps: &mut Steps, words: &[String]) -> Outcome {
+    steps.step("programs for this host", builder)?;
+    steps.step("tools (QEMU, firmware, kubectl, …)", tools_tree)?;
+    steps.step("programs for the images", image_programs)?;
+    steps.step("development keys", development_keys)?;
+    for role in ["master", "worker"] {
+        steps.step(&format!("{role} image"), || one_image(role, words))?;
+    }
+    Ok(())
+}
+
+/// Builds `image-build` and `pratique`.
+pub(crate) fn builder() -> Outcome {
+    let packages: Vec<&str> = HOST_PROGRAMS.iter().map(|(package, _)| *package).collect();
+    cargo(&packages, &[], None)?;
+    gather(HOST_PROGRAMS, &target().join("release"))
+}
+
+/// Unpacks the tools tree; quick where it is complete.
+pub(crate) fn tools_tree() -> Outcome {
+    let mut command = image_build("tools");
+    command.arg("--out").arg(workshop().join("tools"));
+    watched(command, "see that apt's mirror can be reached, then run the same command again")
+}
+
+/// Builds what goes into the images.
+pub(crate) fn image_programs() -> Outcome {
+    let packages: Vec<&str> = IMAGE_PROGRAMS.iter().map(|(package, _)| *package).collect();
+    cargo(&packages, &[], None)?;
+    gather(IMAGE_PROGRAMS, &target().join("release"))?;
+    cargo(&["agent-init"], &["--target", TARGET], Some(STATIC))?;
+    gather(&[("agent-init", "init")], &target().join(TARGET).join("release"))
+}
+
+/// Makes the development keys on first use.
+pub(crate) fn development_keys() -> Outcome {
+    let mut command = image_build("keys");
+    command.arg("--out").arg(keys());
+    watched(command, "")
+}
+
+/// Builds one image.
+pub(crate) fn one_image(role: &str, words: &[String]) -> Outcome {
+    let mut command = image_build("build");
+    command.args(["--role", role]).arg("--out").arg(images()).arg("--bin-dir").arg(programs());
+    command.arg("--release-key").arg(keys().join("release.key"));
+    command.arg("--sb-key").arg(keys().join("sb.key")).arg("--sb-cert").arg(keys().join("sb.crt"));
+    command.args(words);
+    watched(command, "the message above names the part; `cargo xtask image` builds the images alone")
+}
+
+/// The image builder with one of its commands.
+pub(crate) fn image_build(command: &str) -> Command {
+    let mut program = Command::new(programs().join("image-build"));
+    program.arg(command).current_dir(repository());
+    program
+}
+
+/// Runs a program whose output the user sees.
+pub(crate) fn watched(mut command: Command, cure: &str) -> Outcome {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let status = command
+        .stdin(Stdio::null())
+        .status()
+        .map_err(|error| Failure::new(format!("cannot start {program}: {error}"), cure))?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(Failure::new(format!("{program} failed ({status}); its output is above"), cure))
+    }
+}
+
+fn cargo(packages: &[&str], words: &[&str], flags: Option<&str>) -> Outcome {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(["build", "--release", "--locked"]).args(words).current_dir(repository());
+    for package in packages {
+        command.args(["--package", package]);
+    }
+    if let Some(flags) = flags {
+        command.env("RUSTFLAGS", flags);
+    }
+    watched(command, "the compiler's message is above")
+}
+
+fn gather(list: &[(&str, &str)], from: &Path) -> Outcome {
+    let to = programs();
+    let fail =
+        |path: &Path, error: std::io::Error| Failure::new(format!("cannot copy {}: {error}", path.display()), "");
+    std::fs::create_dir_all(&to).map_err(|error| fail(&to, error))?;
+    for (_, name) in list {
+        let source = from.join(name);
+        let next = to.join(format!("{name}.new"));
+        // A rename, so that a program that runs is not written over.
+        std::fs::copy(&source, &next).map_err(|error| fail(&source, error))?;
+        std::fs::rename(&next, to.join(name)).map_err(|error| fail(&next, error))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,64 @@
+//! The only automation: `cargo xtask up | down | status | test | image | tools | master | bench | tidy`.
+//!
+//! It compiles in seconds and needs no system library; everything heavy is a program that it builds and runs.
+//! Every command prints its steps with their times, and a failure says what failed, where the log is and what to do.
+
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line program speaks to its user")]
+
+mod bench;
+mod build;
+mod host;
+mod master;
+mod steps;
+mod test;
+mod tidy;
+mod up;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo xtask COMMAND
+
+  up [--workers N]       install what is needed, build, boot a master and a worker in QEMU, run a pod
+  down                   end the machines of `up` (their disks stay; --wipe removes them)
+  status                 show the machines of `up`
+  test [STAGE…]          install what is needed and pass all tests (stages: tidy lint unit build stories)
+  image [--locked]       build both images into .pratique/images
+  tools                  unpack the tools (QEMU, firmware, kubectl, …) into .pratique/tools
+  master --config FILE --data DIR --listen ADDRESS   run a master on this host in the foreground
+  check FILE…            check TOML documents
+  bench image|join       measure, and print the figures that README quotes
+  tidy                   check the architecture
+";
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let Some((command, rest)) = words.split_first() else {
+        eprint!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    let outcome = match command.as_str() {
+        "up" => up::up(rest),
+        "down" => up::down(rest),
+        "status" => up::status(),
+        "test" => test::test(rest),
+        "image" => build::image(rest),
+        "tools" => build::tools(),
+        "master" => master::run(rest),
+        "check" => master::check(rest),
+        "bench" => bench::bench(rest),
+        "tidy" => tidy::tidy(),
+        "help" | "--help" | "-h" => {
+            print!("{USAGE}");
+            Ok(())
+        }
+        other => Err(steps::Failure::usage(&format!("no command {other:?}"), USAGE)),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("\n{failure}");
+            ExitCode::from(failure.code)
+        }
+    }
+}

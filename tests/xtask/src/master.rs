@@ -1,0 +1,28 @@
+//! `cargo xtask master` and `cargo xtask check`: our own programs on this host, in the foreground.
+
+use crate::build;
+use crate::host::{packages, repository};
+use crate::steps::{Failure, Outcome};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// Runs a master in the foreground; clients and suites can be pointed at it.
+pub(crate) fn run(words: &[String]) -> Outcome {
+    packages()?;
+    foreground("master-daemon", "master", &["run"], words)
+}
+
+/// Checks documents.
+pub(crate) fn check(words: &[String]) -> Outcome {
+    foreground("master-admin", "pratique", &["check"], words)
+}
+
+/// Builds one program and becomes it, so that signals reach it and its exit code is ours.
+fn foreground(package: &str, program: &str, first: &[&str], words: &[String]) -> Outcome {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(["build", "--release", "--locked", "--quiet", "--package", package]).current_dir(repository());
+    build::watched(cargo, "the compiler's message is above")?;
+    let path = build::target().join("release").join(program);
+    let error = Command::new(&path).args(first).args(words).exec();
+    Err(Failure::new(format!("cannot start {}: {error}", path.display()), ""))
+}

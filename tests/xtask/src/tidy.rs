@@ -1,0 +1,306 @@
+//! `cargo xtask tidy`: the architecture's rules as checks over the tree's text.
+
+use crate::host::repository;
+use crate::steps::{Failure, Outcome};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// The longest file that a reader should meet.
+const LONGEST_FILE: usize = 700;
+/// What may stand at the top of the repository.
+const TOP: &[&str] =
+    &["Cargo.toml", "Cargo.lock", "LICENSE", "README.md", "agent", "config", "image", "master", "target", "tests"];
+/// The one room that may say `unsafe`.
+const UNSAFE_ROOM: &str = "agent/sys";
+/// What `config` must not know: it does no I/O, reads no clock and runs in no runtime.
+const NOT_IN_CONFIG: &[&str] =
+    &["std::fs", "TcpStream", "UdpSocket", "std::process", "std::env::", "SystemTime::now", "Instant::now", "tokio::"];
+const RUNTIMES: &[&str] = &["tokio", "nix", "hyper", "rustls", "tss-esapi"];
+
+/// One crate: its folder and the workspace crates and libraries it depends on.
+#[derive(Debug, Default)]
+struct Room {
+    address: String,
+    name: String,
+    dependencies: Vec<String>,
+    tests_depend_on: Vec<String>,
+}
+
+/// Checks the tree; prints every fault.
+pub(crate) fn tidy() -> Outcome {
+    let root = repository();
+    let mut faults = Vec::new();
+    top_level(&root, &mut faults);
+    let rooms = rooms(&root, &mut faults);
+    for room in &rooms {
+        edges(room, &rooms, &mut faults);
+        naming(&root, room, &mut faults);
+    }
+    let files = sources(&root);
+    let texts: BTreeMap<PathBuf, String> = files
+        .into_iter()
+        .filter_map(|file| std::fs::read_to_string(root.join(&file)).ok().map(|text| (file, text)))
+        .collect();
+    for (file, text) in &texts {
+        source(&file.display().to_string(), text, &mut faults);
+    }
+    promises(&std::fs::read_to_string(root.join("README.md")).unwrap_or_default(), &texts, &mut faults);
+    if faults.is_empty() {
+        println!("tidy: {} rooms, {} files, no fault", rooms.len(), texts.len());
+        return Ok(());
+    }
+    for fault in &faults {
+        eprintln!("{fault}");
+    }
+    Err(Failure::new(
+        format!("tidy found {} faults, listed above", faults.len()),
+        "each line names the place and the rule",
+    ))
+}
+
+fn top_level(root: &Path, faults: &mut Vec<String>) {
+    for entry in std::fs::read_dir(root).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if !name.starts_with('.') && !TOP.contains(&name.as_str()) {
+            faults.push(format!("{name}: the top level is fixed; give it a room inside one of the folders"));
+        }
+    }
+}
+
+fn rooms(root: &Path, faults: &mut Vec<String>) -> Vec<Room> {
+    let text = std::fs::read_to_string(root.join("Cargo.toml")).unwrap_or_default();
+    let members = text
+        .split_once("members = [")
+        .and_then(|(_, rest)| rest.split_once(']'))
+        .map(|(list, _)| list)
+        .unwrap_or_default();
+    let addresses = members.split(',').map(|word| word.trim().trim_matches('"')).filter(|word| !word.is_empty());
+    addresses
+        .filter_map(|address| {
+            let manifest = root.join(address).join("Cargo.toml");
+            match std::fs::read_to_string(&manifest) {
+                Ok(text) => Some(room(address, &text)),
+                Err(error) => {
+                    faults.push(format!("{}: {error}", manifest.display()));
+                    None
+                }
+            }
+        })
+        .collect()
+}
+
+/// Reads what tidy needs of a manifest; manifests here are written a dependency a line.
+fn room(address: &str, manifest: &str) -> Room {
+    let mut room = Room { address: address.to_owned(), ..Room::default() };
+    let mut section = "";
+    for line in manifest.lines().map(str::trim) {
+        if line.starts_with('[') {
+            section = line;
+            continue;
+        }
+        let Some((key, value)) = line.split_once('=') else { continue };
+        let name = key.trim().split('.').next().unwrap_or_default().to_owned();
+        match section {
+            "[package]" if name == "name" => value.trim().trim_matches('"').clone_into(&mut room.name),
+            "[dependencies]" => room.dependencies.push(name),
+            "[dev-dependencies]" => room.tests_depend_on.push(name),
+            _ => {}
+        }
+    }
+    room
+}
+
+/// config ← { agent, master, image } ← tests; agent and master never meet but in config.
+fn edges(room: &Room, rooms: &[Room], faults: &mut Vec<String>) {
+    let top = |address: &str| address.split('/').next().unwrap_or_default().to_owned();
+    let from = top(&room.address);
+    for dependency in &room.dependencies {
+        if let Some(other) = rooms.iter().find(|other| &other.name == dependency) {
+            let to = top(&other.address);
+            let allowed = from == to || to == "config" || from == "tests";
+            if !allowed {
+                faults.push(format!(
+                    "{}: depends on {}; the allowed edges are config <- {{agent, master, image}} <- tests",
+                    room.address, other.address
+                ));
+            }
+        }
+        if from == "config" && RUNTIMES.contains(&dependency.as_str()) {
+            faults.push(format!("{}: depends on {dependency}; nothing in config does I/O", room.address));
+        }
+    }
+    for dependency in &room.tests_depend_on {
+        if let Some(other) = rooms.iter().find(|other| &other.name == dependency) {
+            let pair = (from.as_str(), top(&other.address));
+            if matches!(&pair, ("agent", to) if to == "master") || matches!(&pair, ("master", to) if to == "agent") {
+                faults.push(format!(
+                    "{}: its tests depend on {}; what needs both belongs into tests/cluster",
+                    room.address, other.address
+                ));
+            }
+        }
+    }
+}
+
+fn naming(tree: &Path, room: &Room, faults: &mut Vec<String>) {
+    if room.name != room.address.replace('/', "-") {
+        faults.push(format!("{}: the crate is named {:?}, not by its address", room.address, room.name));
+    }
+    for file in ["src/lib.rs", "src/main.rs"] {
+        let path = tree.join(&room.address).join(file);
+        if let Ok(text) = std::fs::read_to_string(path)
+            && !text.starts_with("//!")
+        {
+            faults.push(format!("{}/{file}: the first line must say in //! what the room is for", room.address));
+        }
+    }
+}
+
+fn source(file: &str, text: &str, faults: &mut Vec<String>) {
+    let lines = text.lines().count();
+    if lines > LONGEST_FILE {
+        faults.push(format!("{file}: {lines} lines; split it by purpose ({LONGEST_FILE} at most)"));
+    }
+    if file.starts_with("tests/xtask/") {
+        return; // this file names what it looks for
+    }
+    let program = text.split("#[cfg(test)]").next().unwrap_or(text);
+    for (index, line) in program.lines().enumerate() {
+        let code = line.split("//").next().unwrap_or(line);
+        let place = format!("{file}:{}", index + 1);
+        if !file.starts_with(UNSAFE_ROOM)
+            && ["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern"].iter().any(|word| code.contains(word))
+        {
+            faults.push(format!("{place}: unsafe belongs into {UNSAFE_ROOM}"));
+        }
+        if file.starts_with("config/")
+            && !file.contains("/tests/")
+            && !file.contains("/examples/")
+            && let Some(word) = NOT_IN_CONFIG.iter().find(|word| code.contains(**word))
+        {
+            faults.push(format!("{place}: {word} in config, which does no I/O and reads no clock"));
+        }
+    }
+    for (index, line) in text.lines().enumerate() {
+        if line.trim_start().starts_with("#[ignore") {
+            faults.push(format!("{file}:{}: a test that is switched off proves nothing", index + 1));
+        }
+    }
+}
+
+/// Every promise in README's table names tests that exist.
+fn promises(readme: &str, texts: &BTreeMap<PathBuf, String>, faults: &mut Vec<String>) {
+    let mut inside = false;
+    for line in readme.lines() {
+        if line.starts_with('#') {
+            inside = line.to_lowercase().contains("promises");
+        }
+        if !inside
+            || !line.starts_with('|')
+            || line.starts_with("|--")
+            || line.starts_with("| promise")
+            || line.starts_with("| ---")
+        {
+            continue;
+        }
+        let named: Vec<&str> = line.rsplit('|').nth(1).unwrap_or_default().split('`').skip(1).step_by(2).collect();
+        if named.is_empty() {
+            faults.push(format!("README.md: a promise names no test: {line}"));
+        }
+        for test in named {
+            if !exists(test, texts) {
+                faults.push(format!("README.md: no test `{test}` for the promise: {line}"));
+            }
+        }
+    }
+}
+
+/// `room/path::test_name`: some file below the path has that function.
+fn exists(test: &str, texts: &BTreeMap<PathBuf, String>) -> bool {
+    let Some((place, name)) = test.rsplit_once("::") else { return false };
+    texts.iter().any(|(file, text)| file.to_string_lossy().starts_with(place) && text.contains(&format!("fn {name}(")))
+}
+
+fn sources(root: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders: Vec<PathBuf> = ["agent", "config", "image", "master", "tests"].iter().map(PathBuf::from).collect();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(root.join(&folder)).into_iter().flatten().flatten() {
+            let path = folder.join(entry.file_name());
+            let name = entry.file_name().to_string_lossy().into_owned();
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() && name != "target" && !name.starts_with('.') => folders.push(path),
+                Ok(kind) if kind.is_file() && path.extension().is_some_and(|ending| ending == "rs") => found.push(path),
+                _ => {}
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn two_rooms(from: &str, to: &str) -> Vec<String> {
+        let name = |address: &str| address.replace('/', "-");
+        let rooms = vec![
+            Room { address: from.into(), name: name(from), dependencies: vec![name(to)], tests_depend_on: vec![] },
+            Room { address: to.into(), name: name(to), ..Room::default() },
+        ];
+        let mut faults = Vec::new();
+        edges(&rooms[0], &rooms, &mut faults);
+        faults
+    }
+
+    #[test]
+    fn an_edge_from_agent_to_master_is_a_fault_and_to_config_is_not() {
+        assert_eq!(two_rooms("agent/a", "master/b").len(), 1);
+        assert_eq!(two_rooms("config/a", "agent/b").len(), 1);
+        assert!(two_rooms("agent/a", "config/b").is_empty());
+        assert!(two_rooms("tests/a", "master/b").is_empty());
+    }
+
+    #[test]
+    fn unsafe_outside_its_room_is_a_fault() {
+        let text = "//! x\nfn f() { unsafe { g() } }\n";
+        let mut faults = Vec::new();
+        source("agent/init/src/main.rs", text, &mut faults);
+        assert_eq!(faults.len(), 1);
+        source("agent/sys/src/lib.rs", text, &mut faults);
+        assert_eq!(faults.len(), 1);
+    }
+
+    #[test]
+    fn a_clock_in_config_is_a_fault_but_not_in_its_tests() {
+        let mut faults = Vec::new();
+        source("config/attest/src/x.rs", "#[cfg(test)]\nmod tests { fn f() { SystemTime::now(); } }", &mut faults);
+        assert!(faults.is_empty());
+        source("config/attest/src/x.rs", "fn f() { SystemTime::now(); }", &mut faults);
+        assert_eq!(faults.len(), 1);
+    }
+
+    #[test]
+    fn a_promise_must_name_a_test_that_exists() {
+        let texts = BTreeMap::from([(PathBuf::from("agent/init/src/gpt.rs"), "fn grows() {}".to_owned())]);
+        let table = |test: &str| format!("## Promises\n| promise | test |\n|---|---|\n| it grows | {test} |\n");
+        let faults_of = |test: &str| {
+            let mut faults = Vec::new();
+            promises(&table(test), &texts, &mut faults);
+            faults.len()
+        };
+        assert_eq!(faults_of("`agent/init::grows`"), 0);
+        assert_eq!(faults_of("`agent/init::shrinks`"), 1);
+        assert_eq!(faults_of("none"), 1);
+    }
+
+    #[test]
+    fn a_manifest_is_read_by_its_sections() {
+        let read = room(
+            "a/b",
+            "[package]\nname = \"a-b\"\n[dependencies]\nserde.workspace = true\nx = { path = \"y\" }\n[dev-dependencies]\nz = \"1\"\n",
+        );
+        assert_eq!((read.name.as_str(), read.dependencies.len(), read.tests_depend_on.len()), ("a-b", 2, 1));
+    }
+}
