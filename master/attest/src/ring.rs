@@ -1,7 +1,8 @@
 //! Refusals and verdicts as NodeAttestation objects: a bounded ring with a time to live, written at a bounded rate.
 //!
-//! Nothing that an unproven caller does costs more than this: a full queue or a drained bucket drops the record and
-//! counts it.
+//! Nothing that an unproven caller does costs more than this: what it leaves behind waits in a queue of its own for the
+//! writer's pace, and a full queue drops the record and counts it. What was proven waits in another queue, so that a
+//! flood of strangers never hides the verdict on a Machine.
 
 use crate::limit::Rate;
 use crate::record::timestamp;
@@ -12,16 +13,19 @@ use config_kube::pratique::{NodeAttestationSpec, NodeAttestationStatus};
 use config_kube::{NodeAttestation, identity};
 use master_api::{ApiError, Client, DeleteParams, ListParams};
 use std::collections::VecDeque;
-use std::time::{Duration, Instant, SystemTime};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 /// Most objects in the ring.
 pub(crate) const RING: usize = 256;
 /// How long an object stays.
 pub(crate) const KEEP: Duration = Duration::from_secs(24 * 3600);
-/// Records that wait to be written.
+/// Records that wait to be written, in each queue.
 const QUEUE: usize = 64;
-/// How fast records are written: each is a durable write.
+/// How fast records of strangers are written: each is a durable write.
 const WRITES: Rate = Rate { per_second: 10.0, burst: 64.0 };
 /// How often objects past their time are looked for.
 const SWEEP: Duration = Duration::from_secs(60);
@@ -84,44 +88,74 @@ pub(crate) fn accepted(verified: &Verified, remote: String, now: SystemTime) -> 
     entry
 }
 
-/// The near end of the ring's queue.
+/// The near end of the ring's queues.
 #[derive(Debug, Clone)]
 pub(crate) struct Ring {
-    queue: mpsc::Sender<Entry>,
+    proven: mpsc::Sender<Entry>,
+    strangers: mpsc::Sender<Entry>,
+    dropped: Arc<AtomicU64>,
 }
 
 /// The far end, driven by one task.
 #[derive(Debug)]
 pub(crate) struct RingWriter {
-    queue: mpsc::Receiver<Entry>,
+    proven: mpsc::Receiver<Entry>,
+    strangers: mpsc::Receiver<Entry>,
     client: Client,
     /// Name and expiry, oldest first.
     present: VecDeque<(String, jiff::Timestamp)>,
-    tokens: f64,
-    refilled: Instant,
-    dropped: u64,
+    pace: Pace,
+    dropped: Arc<AtomicU64>,
 }
 
 /// Both ends.
 pub(crate) fn ring(client: Client) -> (Ring, RingWriter) {
-    let (sender, receiver) = mpsc::channel(QUEUE);
+    let (proven, proven_end) = mpsc::channel(QUEUE);
+    let (strangers, strangers_end) = mpsc::channel(QUEUE);
+    let dropped = Arc::new(AtomicU64::new(0));
     let writer = RingWriter {
-        queue: receiver,
+        proven: proven_end,
+        strangers: strangers_end,
         client,
         present: VecDeque::new(),
-        tokens: WRITES.burst,
-        refilled: Instant::now(),
-        dropped: 0,
+        pace: Pace::full(Instant::now()),
+        dropped: dropped.clone(),
     };
-    (Ring { queue: sender }, writer)
+    (Ring { proven, strangers, dropped }, writer)
 }
 
 impl Ring {
     /// Hands a record in; a full queue drops it.
     pub(crate) fn record(&self, entry: Entry) {
-        if self.queue.try_send(entry).is_err() {
-            tracing::debug!("an attestation record was dropped: the queue is full");
+        let queue = if entry.status.machine.is_some() { &self.proven } else { &self.strangers };
+        if queue.try_send(entry).is_err() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
         }
+    }
+}
+
+/// A token bucket that says when the next token is there.
+#[derive(Debug)]
+struct Pace {
+    tokens: f64,
+    at: Instant,
+}
+
+impl Pace {
+    fn full(now: Instant) -> Self {
+        Self { tokens: WRITES.burst, at: now }
+    }
+
+    /// Brings the bucket up to date; how long until it holds a token, none where it does.
+    fn wait(&mut self, now: Instant) -> Option<Duration> {
+        let gained = now.saturating_duration_since(self.at).as_secs_f64() * WRITES.per_second;
+        self.tokens = (self.tokens + gained).min(WRITES.burst);
+        self.at = now;
+        (self.tokens < 1.0).then(|| Duration::from_secs_f64((1.0 - self.tokens) / WRITES.per_second))
+    }
+
+    fn spend(&mut self) {
+        self.tokens -= 1.0;
     }
 }
 
@@ -131,12 +165,18 @@ impl RingWriter {
         self.take_stock().await;
         let mut sweep = tokio::time::interval(SWEEP);
         loop {
-            // Cancel-safe: both arms only take what is ready.
+            let wait = self.pace.wait(Instant::now());
+            // Cancel-safe: all arms only take what is ready. Both senders live and end together, in the ring.
             tokio::select! {
-                entry = self.queue.recv() => match entry {
+                entry = self.proven.recv() => match entry {
                     Some(entry) => self.take(entry).await,
                     None => return,
                 },
+                Some(entry) = self.strangers.recv(), if wait.is_none() => {
+                    self.pace.spend();
+                    self.take(entry).await;
+                },
+                () = tokio::time::sleep(wait.unwrap_or_default()), if wait.is_some() => {}
                 _ = sweep.tick() => self.sweep().await,
             }
         }
@@ -162,15 +202,6 @@ impl RingWriter {
     }
 
     async fn take(&mut self, entry: Entry) {
-        let now = Instant::now();
-        let gained = now.saturating_duration_since(self.refilled).as_secs_f64() * WRITES.per_second;
-        self.tokens = (self.tokens + gained).min(WRITES.burst);
-        self.refilled = now;
-        if self.tokens < 1.0 {
-            self.dropped += 1;
-            return;
-        }
-        self.tokens -= 1.0;
         if let Err(error) = self.write(entry).await {
             tracing::warn!(error = %error, "cannot record an attestation");
         }
@@ -192,7 +223,7 @@ impl RingWriter {
     }
 
     async fn sweep(&mut self) {
-        let dropped = std::mem::take(&mut self.dropped);
+        let dropped = self.dropped.swap(0, Ordering::Relaxed);
         if dropped > 0 {
             tracing::warn!(dropped, "attestation records were dropped: they came faster than they are written");
         }
@@ -215,4 +246,28 @@ impl RingWriter {
 /// The user as whom the attestation service acts.
 pub(crate) fn user() -> master_api::UserInfo {
     master_api::UserInfo::authenticated(identity::ATTESTATION_USER, Vec::<String>::new())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The burst passes at once, what comes after waits for its token, and no token is ever given twice.
+    #[test]
+    fn strangers_records_keep_their_pace() {
+        let start = Instant::now();
+        let mut pace = Pace::full(start);
+        let mut now = start;
+        let mut waited = Duration::ZERO;
+        for _ in 0..104 {
+            if let Some(wait) = pace.wait(now) {
+                now += wait + Duration::from_nanos(1);
+                waited += wait;
+                assert_eq!(pace.wait(now), None);
+            }
+            pace.spend();
+        }
+        let expected = (104.0 - WRITES.burst) / WRITES.per_second;
+        assert!((waited.as_secs_f64() - expected).abs() < 0.01, "{waited:?}");
+    }
 }

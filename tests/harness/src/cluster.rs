@@ -69,7 +69,7 @@ impl Lab {
         let hash = digest_in(&printed)
             .ok_or_else(|| Error::Missing(format!("`pratique admin-key` printed no hash: {printed}")))?;
         // Made now, so that its certificates' issuer exists.
-        self.master(terms)?.tpm(&self.tools)?;
+        self.master()?.tpm(&self.tools)?;
         let release = read(&self.keys.join("release.pub"))?;
         let mut issuers = read(&self.authority().join("issuercert.pem"))?;
         if let Ok(root) = read(&self.authority().join("swtpm-localca-rootca-cert.pem")) {
@@ -107,7 +107,7 @@ impl Lab {
     }
 
     /// The master's machine.
-    pub fn master(&self, _terms: &Terms) -> Result<Blueprint> {
+    pub fn master(&self) -> Result<Blueprint> {
         let slots = (1..=SLOTS).map(|slot| self.slot(slot)).collect();
         let mut blueprint = self.blueprint("master-1", "master", Segment::Hub(slots))?;
         blueprint.forwards = vec![(self.api_port, 6443)];

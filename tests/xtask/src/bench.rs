@@ -76,7 +76,7 @@ fn join() -> Outcome {
 
 fn measure(steps: &mut Steps, lab: &Lab, machines: &mut Vec<Machine>) -> Outcome {
     let terms = Terms::default();
-    let mut master = lab.master(&terms)?;
+    let mut master = lab.master()?;
     let text = lab.master_user_data(&terms)?;
     let data = lab.give_user_data(&mut master, &text)?;
     let pin = steps.step("master: power-on to bootstrapped", || {

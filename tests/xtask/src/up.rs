@@ -69,7 +69,7 @@ fn bring_up(steps: &mut Steps, lab: &Lab, workers: u8) -> Outcome {
     })?;
     let mut running = Running { machines: Vec::new(), registry, kubeconfig: lab.kubeconfig() };
     save(&running)?;
-    let mut master = lab.master(&terms)?;
+    let mut master = lab.master()?;
     let master_data = steps.step("admin's key and the master's user-data", || {
         let text = lab.master_user_data(&terms)?;
         Ok(lab.give_user_data(&mut master, &text)?)

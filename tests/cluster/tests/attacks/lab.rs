@@ -206,6 +206,7 @@ impl Lab {
                     break status;
                 }
                 assert!(start.elapsed() < LIMIT, "no record for {}:\n{}", outcome.local, self.site.log());
+                tokio::time::sleep(Duration::from_millis(20)).await;
             };
             if record.code == code.as_str() {
                 return outcome;

@@ -3,7 +3,7 @@
 //! The negative control of all of them is the good worker: the same image, the same user-data but for its name and
 //! address, and no attack, and it is Ready.
 
-use crate::world::{World, expect};
+use crate::world::World;
 use std::fs::OpenOptions;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
@@ -165,15 +165,14 @@ fn flipped(image: &Path, dir: &Path, marker: &[u8]) -> Result<std::path::PathBuf
     let place = place.ok_or_else(|| Error::Missing(format!("{} does not hold the marker", copy.display())))?
         + marker.len() as u64;
     let mut byte = [0];
-    let flip = |file: &mut std::fs::File, byte: &mut [u8; 1]| -> std::io::Result<()> {
+    let mut flip = || -> std::io::Result<()> {
         file.seek(SeekFrom::Start(place))?;
-        file.read_exact(byte)?;
+        file.read_exact(&mut byte)?;
         byte[0] ^= 1;
         file.seek(SeekFrom::Start(place))?;
-        file.write_all(byte)
+        file.write_all(&byte)
     };
-    flip(&mut file, &mut byte).map_err(file_error("cannot change", &copy))?;
-    expect(byte[0] != 0 || !marker.is_empty(), "nothing was flipped")?;
+    flip().map_err(file_error("cannot change", &copy))?;
     Ok(copy)
 }
 

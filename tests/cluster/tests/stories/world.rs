@@ -99,7 +99,7 @@ impl World {
         let lab = lab()?;
         let registry = Registry::start(&lab.tools, &lab.dir.join("registry"), lab.registry_port)?;
         let terms = Terms { ttl: TTL, ..Terms::default() };
-        let mut master = lab.master(&terms)?;
+        let mut master = lab.master()?;
         let text = lab.master_user_data(&terms)?;
         let data = lab.give_user_data(&mut master, &text)?;
         let running = master.start(&lab.tools)?;
