@@ -2,8 +2,7 @@
 //!
 //! Enter by [`ApiServer`]: it is built over a store, made ready by [`ApiServer::prepare`], and answers requests,
 //! whether they come from a socket ([`serve`]) or from inside the process ([`Client`]), on the same path: path →
-//! caller → authorization → limits → the verb, driven by the kind's descriptor (`registry::Kind`; `kinds` has
-//! them all).
+//! caller → authorization → limits → the verb, driven by the kind's descriptor (`master-kinds` has them all).
 //!
 //! Tasks: `serve` starts one task for each connection and owns them until it returns; a watch runs inside its
 //! response's body; a connection to a kubelet for a log has a task that ends with it. There are no channels.
@@ -12,30 +11,25 @@ mod accept;
 mod admit;
 mod authorize;
 pub mod client;
-mod decode;
 mod discovery;
-mod error;
 pub mod follow;
 mod hooks;
-mod kinds;
 mod metrics;
 mod object;
 mod openapi;
-mod patch;
 mod path;
 mod patience;
 mod peer;
 mod protobuf;
 pub mod record;
-mod registry;
-mod schema;
-mod selector;
 mod serve;
 mod server;
 mod table;
 mod user;
-mod validate;
 mod verbs;
+
+use master_kinds::{builtin as kinds, decode, error, registry, schema, selector, validate};
+use master_merge::patch;
 
 pub use client::{Client, DeleteParams, ListParams, ObjectList, Patch, WatchEvent, Watcher};
 pub use error::{ApiError, Cause, Details, Reason};

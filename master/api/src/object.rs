@@ -8,6 +8,7 @@ use crate::error::{ApiError, Reason};
 use crate::registry::Kind;
 use crate::validate::Fields;
 use bytes::Bytes;
+pub(crate) use master_kinds::object::{meta_text, metadata, metadata_mut, now};
 use master_store::Entry;
 use serde_json::{Map, Value};
 use std::io::Write as _;
@@ -112,34 +113,4 @@ fn rename(kind: &Kind, entry: &Entry) -> Result<Bytes, ApiError> {
     let mut bytes = Vec::with_capacity(entry.value.len() + 64);
     write_parts(&mut bytes, &metadata, &object).map_err(|error| corrupt(entry, &error))?;
     Ok(bytes.into())
-}
-
-/// An object's metadata.
-pub(crate) fn metadata(object: &Fields) -> &Fields {
-    static EMPTY: std::sync::LazyLock<Fields> = std::sync::LazyLock::new(Map::new);
-    object.get("metadata").and_then(Value::as_object).unwrap_or(&EMPTY)
-}
-
-/// An object's metadata, made where it is not there.
-pub(crate) fn metadata_mut(object: &mut Fields) -> &mut Fields {
-    let metadata = object.entry("metadata").or_insert_with(|| Value::Object(Map::new()));
-    if !metadata.is_object() {
-        *metadata = Value::Object(Map::new());
-    }
-    match metadata {
-        Value::Object(fields) => fields,
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
-            unreachable!("it was made an object above")
-        }
-    }
-}
-
-/// A text of the metadata; empty where it is not there.
-pub(crate) fn meta_text<'a>(object: &'a Fields, key: &str) -> &'a str {
-    crate::validate::text(metadata(object), key)
-}
-
-/// The present time as upstream writes it (seconds).
-pub(crate) fn now() -> String {
-    jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// Something below an object's path that is not the object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Subresource {
+pub enum Subresource {
     /// The status alone.
     Status,
     /// A request's approval conditions.
@@ -28,7 +28,7 @@ pub(crate) enum Subresource {
 
 impl Subresource {
     /// The path segment.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Status => "status",
             Self::Approval => "approval",
@@ -40,7 +40,7 @@ impl Subresource {
     }
 
     /// The verbs, as discovery tells them.
-    pub(crate) fn verbs(self) -> &'static [&'static str] {
+    pub fn verbs(self) -> &'static [&'static str] {
         match self {
             Self::Status | Self::Approval => &["get", "patch", "update"],
             Self::Binding | Self::Eviction => &["create"],
@@ -50,7 +50,7 @@ impl Subresource {
     }
 
     /// Group, version and kind of its body, where it is not the object's.
-    pub(crate) fn body(self) -> Option<(&'static str, &'static str, &'static str)> {
+    pub fn body(self) -> Option<(&'static str, &'static str, &'static str)> {
         match self {
             Self::Binding => Some(("", "v1", "Binding")),
             Self::Eviction => Some(("policy", "v1", "Eviction")),
@@ -61,51 +61,51 @@ impl Subresource {
 
 /// One column of a table answer.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Column {
+pub struct Column {
     /// Heading.
-    pub(crate) name: &'static str,
+    pub name: &'static str,
     /// `string`, `integer`, `date`, …
-    pub(crate) kind: &'static str,
+    pub kind: &'static str,
     /// 0: always shown; 1: with `-o wide`.
-    pub(crate) priority: u8,
+    pub priority: u8,
     /// The cell's value, given the object and the time.
-    pub(crate) cell: fn(&Fields, Timestamp) -> Value,
+    pub cell: fn(&Fields, Timestamp) -> Value,
 }
 
 /// A column shown always, of text.
-pub(crate) const fn column(name: &'static str, cell: fn(&Fields, Timestamp) -> Value) -> Column {
+pub const fn column(name: &'static str, cell: fn(&Fields, Timestamp) -> Value) -> Column {
     Column { name, kind: "string", priority: 0, cell }
 }
 
 /// A column shown with `-o wide`.
-pub(crate) const fn wide(name: &'static str, cell: fn(&Fields, Timestamp) -> Value) -> Column {
+pub const fn wide(name: &'static str, cell: fn(&Fields, Timestamp) -> Value) -> Column {
     Column { name, kind: "string", priority: 1, cell }
 }
 
 /// What a kind does to its objects on the way in.
 #[derive(Clone, Copy)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own about a kind")]
-pub(crate) struct Strategy {
+pub struct Strategy {
     /// Form of names.
-    pub(crate) names: NameRule,
+    pub names: NameRule,
     /// Fills in what was left out; for every object that is written.
-    pub(crate) defaults: fn(&mut Fields),
+    pub defaults: fn(&mut Fields),
     /// Sets what the server says at creation.
-    pub(crate) create: fn(&mut Fields),
+    pub create: fn(&mut Fields),
     /// Takes back what an update may not touch; the new object first.
-    pub(crate) update: fn(&mut Fields, &Fields),
+    pub update: fn(&mut Fields, &Fields),
     /// Checks an object.
-    pub(crate) validate: fn(&Fields, &mut Faults),
+    pub validate: fn(&Fields, &mut Faults),
     /// Checks a change; the new object first.
-    pub(crate) validate_update: fn(&Fields, &Fields, &mut Faults),
+    pub validate_update: fn(&Fields, &Fields, &mut Faults),
     /// Whether a status given at creation stays (nodes), or is dropped.
-    pub(crate) status_at_creation: bool,
+    pub status_at_creation: bool,
     /// Whether metadata can be changed through the status subresource (not so for `CustomResource` kinds).
-    pub(crate) status_carries_metadata: bool,
+    pub status_carries_metadata: bool,
     /// Whether `metadata.generation` counts changes of the spec.
-    pub(crate) generation: bool,
+    pub generation: bool,
     /// Whether deletion waits for somebody to confirm it by a grace period of 0.
-    pub(crate) graceful: bool,
+    pub graceful: bool,
 }
 
 impl Default for Strategy {
@@ -137,46 +137,46 @@ impl fmt::Debug for Strategy {
 /// One kind in one version: everything that the generic path needs to know.
 #[derive(Debug)]
 #[allow(clippy::struct_field_names, reason = "upstream's words: a kind has a kind")]
-pub(crate) struct Kind {
+pub struct Kind {
     /// API group; empty for core.
-    pub(crate) group: String,
+    pub group: String,
     /// Version.
-    pub(crate) version: String,
+    pub version: String,
     /// Kind.
-    pub(crate) kind: String,
+    pub kind: String,
     /// Path segment.
-    pub(crate) plural: String,
+    pub plural: String,
     /// Singular name, for discovery.
-    pub(crate) singular: String,
+    pub singular: String,
     /// Short names.
-    pub(crate) short_names: &'static [&'static str],
+    pub short_names: &'static [&'static str],
     /// Categories, such as `all`.
-    pub(crate) categories: &'static [&'static str],
+    pub categories: &'static [&'static str],
     /// Whether objects live in namespaces.
-    pub(crate) namespaced: bool,
+    pub namespaced: bool,
     /// Table of the store; versions of one kind share it.
-    pub(crate) table: String,
+    pub table: String,
     /// Subresources.
-    pub(crate) subresources: &'static [Subresource],
+    pub subresources: &'static [Subresource],
     /// Whether tables begin with the name.
-    pub(crate) named: bool,
+    pub named: bool,
     /// Table columns, after the name.
-    pub(crate) columns: &'static [Column],
+    pub columns: &'static [Column],
     /// Selectable fields beyond name and namespace: label and JSON pointer.
-    pub(crate) selectable: &'static [(&'static str, &'static str)],
+    pub selectable: &'static [(&'static str, &'static str)],
     /// What happens to objects.
-    pub(crate) strategy: Strategy,
+    pub strategy: Strategy,
     /// Top-level fields that are called otherwise in the store: served name, stored name.
-    pub(crate) renames: &'static [(&'static str, &'static str)],
+    pub renames: &'static [(&'static str, &'static str)],
     /// The schema's source.
-    pub(crate) source: Source,
+    pub source: Source,
     /// Name of the schema's definition; set by the registry.
-    pub(crate) schema: String,
+    pub schema: String,
 }
 
 impl Kind {
     /// A kind of `k8s-openapi` or `config-kube`, with nothing special about it.
-    pub(crate) fn of<T>(namespaced: bool) -> Self
+    pub fn of<T>(namespaced: bool) -> Self
     where
         T: config_kube::k8s_openapi::Resource + schemars::JsonSchema,
     {
@@ -204,22 +204,22 @@ impl Kind {
     }
 
     /// `group/version`, or the version alone for core.
-    pub(crate) fn api_version(&self) -> String {
+    pub fn api_version(&self) -> String {
         if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
     }
 
     /// `plural.group`, as messages name it.
-    pub(crate) fn qualified(&self) -> String {
+    pub fn qualified(&self) -> String {
         if self.group.is_empty() { self.plural.clone() } else { format!("{}.{}", self.plural, self.group) }
     }
 
     /// Key of an object in the store.
-    pub(crate) fn key(&self, namespace: &str, name: &str) -> String {
+    pub fn key(&self, namespace: &str, name: &str) -> String {
         if self.namespaced { format!("{}/{namespace}/{name}", self.table) } else { format!("{}/{name}", self.table) }
     }
 
     /// Prefix of the keys of a namespace's objects, or of all.
-    pub(crate) fn prefix(&self, namespace: &str) -> String {
+    pub fn prefix(&self, namespace: &str) -> String {
         if self.namespaced && !namespace.is_empty() {
             format!("{}/{namespace}/", self.table)
         } else {
@@ -228,19 +228,19 @@ impl Kind {
     }
 
     /// The subresource of a name.
-    pub(crate) fn subresource(&self, name: &str) -> Option<Subresource> {
+    pub fn subresource(&self, name: &str) -> Option<Subresource> {
         self.subresources.iter().copied().find(|sub| sub.name() == name)
     }
 
     /// Whether the status is a subresource.
-    pub(crate) fn has_status(&self) -> bool {
+    pub fn has_status(&self) -> bool {
         self.subresources.contains(&Subresource::Status)
     }
 }
 
 /// The kinds that are served.
 #[derive(Debug)]
-pub(crate) struct Registry {
+pub struct Registry {
     kinds: Vec<Arc<Kind>>,
     by_path: HashMap<(String, String, String), Arc<Kind>>,
     schemas: Schemas,
@@ -248,7 +248,7 @@ pub(crate) struct Registry {
 
 impl Registry {
     /// A registry of kinds.
-    pub(crate) fn new(kinds: Vec<Kind>) -> Self {
+    pub fn new(kinds: Vec<Kind>) -> Self {
         let sources: Vec<Source> = kinds.iter().map(|kind| kind.source).collect();
         let (definitions, names) = schema::definitions(&sources);
         let schemas = Schemas::compile(&definitions);
@@ -264,17 +264,17 @@ impl Registry {
     }
 
     /// The kind at a path.
-    pub(crate) fn find(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Kind>> {
+    pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Kind>> {
         self.by_path.get(&(group.to_owned(), version.to_owned(), plural.to_owned()))
     }
 
     /// All kinds, in the order of discovery.
-    pub(crate) fn kinds(&self) -> &[Arc<Kind>] {
+    pub fn kinds(&self) -> &[Arc<Kind>] {
         &self.kinds
     }
 
     /// Groups and their versions, in order.
-    pub(crate) fn groups(&self) -> Vec<(&str, Vec<&str>)> {
+    pub fn groups(&self) -> Vec<(&str, Vec<&str>)> {
         let mut groups: Vec<(&str, Vec<&str>)> = Vec::new();
         for kind in &self.kinds {
             match groups.iter_mut().find(|(group, _)| *group == kind.group) {
@@ -287,7 +287,7 @@ impl Registry {
     }
 
     /// Compiled schemas.
-    pub(crate) fn schemas(&self) -> &Schemas {
+    pub fn schemas(&self) -> &Schemas {
         &self.schemas
     }
 }

@@ -1,18 +1,18 @@
 //! Validation: faults with upstream's field paths and reasons, all at once.
 
-pub(crate) mod meta;
-pub(crate) mod names;
+pub mod meta;
+pub mod names;
 
 use crate::error::{ApiError, Cause, Reason};
 use serde_json::{Map, Value};
 use std::fmt;
 
 /// An object's fields.
-pub(crate) type Fields = Map<String, Value>;
+pub type Fields = Map<String, Value>;
 
 /// Where a value stands, as upstream writes it: `spec.containers[0].name`, `data[key]`.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct At<'a> {
+pub struct At<'a> {
     parent: Option<&'a At<'a>>,
     step: Step<'a>,
 }
@@ -26,22 +26,22 @@ enum Step<'a> {
 
 impl<'a> At<'a> {
     /// A field at the top.
-    pub(crate) fn root(field: &'a str) -> Self {
+    pub fn root(field: &'a str) -> Self {
         Self { parent: None, step: Step::Field(field) }
     }
 
     /// A field below; dots inside the name stay as they are.
-    pub(crate) fn field(&'a self, field: &'a str) -> Self {
+    pub fn field(&'a self, field: &'a str) -> Self {
         Self { parent: Some(self), step: Step::Field(field) }
     }
 
     /// An item of a list.
-    pub(crate) fn index(&'a self, index: usize) -> Self {
+    pub fn index(&'a self, index: usize) -> Self {
         Self { parent: Some(self), step: Step::Index(index) }
     }
 
     /// An item of a map.
-    pub(crate) fn key(&'a self, key: &'a str) -> Self {
+    pub fn key(&'a self, key: &'a str) -> Self {
         Self { parent: Some(self), step: Step::Key(key) }
     }
 }
@@ -62,7 +62,7 @@ impl fmt::Display for At<'_> {
 
 /// Faults of one object.
 #[derive(Debug, Default)]
-pub(crate) struct Faults {
+pub struct Faults {
     causes: Vec<Cause>,
 }
 
@@ -77,38 +77,38 @@ impl Faults {
     }
 
     /// A value that must be there is not.
-    pub(crate) fn required(&mut self, at: &At<'_>, detail: &str) {
+    pub fn required(&mut self, at: &At<'_>, detail: &str) {
         let message = if detail.is_empty() { "Required value".to_owned() } else { format!("Required value: {detail}") };
         self.add("FieldValueRequired", at, message);
     }
 
     /// A value is not of a form or range that is allowed.
-    pub(crate) fn invalid(&mut self, at: &At<'_>, value: &Value, detail: impl fmt::Display) {
+    pub fn invalid(&mut self, at: &At<'_>, value: &Value, detail: impl fmt::Display) {
         self.add("FieldValueInvalid", at, format!("Invalid value: {}: {detail}", shown(value)));
     }
 
     /// A value must not be there.
-    pub(crate) fn forbidden(&mut self, at: &At<'_>, detail: impl fmt::Display) {
+    pub fn forbidden(&mut self, at: &At<'_>, detail: impl fmt::Display) {
         self.add("FieldValueForbidden", at, format!("Forbidden: {detail}"));
     }
 
     /// A value comes twice in a list where it must come once.
-    pub(crate) fn duplicate(&mut self, at: &At<'_>, value: &Value) {
+    pub fn duplicate(&mut self, at: &At<'_>, value: &Value) {
         self.add("FieldValueDuplicate", at, format!("Duplicate value: {}", shown(value)));
     }
 
     /// A value names something that is not there.
-    pub(crate) fn not_found(&mut self, at: &At<'_>, value: &Value) {
+    pub fn not_found(&mut self, at: &At<'_>, value: &Value) {
         self.add("FieldValueNotFound", at, format!("Not found: {}", shown(value)));
     }
 
     /// A value is longer than allowed.
-    pub(crate) fn too_long(&mut self, at: &At<'_>, limit: usize) {
+    pub fn too_long(&mut self, at: &At<'_>, limit: usize) {
         self.add("FieldValueTooLong", at, format!("Too long: may not be more than {limit} bytes"));
     }
 
     /// A value is none of those that are supported; checks it, and adds a fault where it isn't.
-    pub(crate) fn one_of(&mut self, at: &At<'_>, value: &Value, supported: &[&str]) {
+    pub fn one_of(&mut self, at: &At<'_>, value: &Value, supported: &[&str]) {
         if !value.as_str().is_some_and(|value| supported.contains(&value)) {
             let list: Vec<String> = supported.iter().map(|value| format!("{value:?}")).collect();
             let message = format!("Unsupported value: {}: supported values: {}", shown(value), list.join(", "));
@@ -117,14 +117,14 @@ impl Faults {
     }
 
     /// A value that may not change did.
-    pub(crate) fn immutable(&mut self, at: &At<'_>, new: &Value, old: &Value) {
+    pub fn immutable(&mut self, at: &At<'_>, new: &Value, old: &Value) {
         if new != old {
             self.invalid(at, new, "field is immutable");
         }
     }
 
     /// The refusal, if there was any fault.
-    pub(crate) fn into_error(self, group: &str, kind: &str, name: &str) -> Result<(), ApiError> {
+    pub fn into_error(self, group: &str, kind: &str, name: &str) -> Result<(), ApiError> {
         if self.causes.is_empty() {
             return Ok(());
         }
@@ -157,32 +157,32 @@ fn shown(value: &Value) -> String {
 }
 
 /// The value of a field; null where it is not there.
-pub(crate) fn get<'a>(fields: &'a Fields, key: &str) -> &'a Value {
+pub fn get<'a>(fields: &'a Fields, key: &str) -> &'a Value {
     fields.get(key).unwrap_or(&Value::Null)
 }
 
 /// The text of a field; empty where it is not there.
-pub(crate) fn text<'a>(fields: &'a Fields, key: &str) -> &'a str {
+pub fn text<'a>(fields: &'a Fields, key: &str) -> &'a str {
     get(fields, key).as_str().unwrap_or_default()
 }
 
 /// The items of a list field; none where it is not there.
-pub(crate) fn items<'a>(fields: &'a Fields, key: &str) -> &'a [Value] {
+pub fn items<'a>(fields: &'a Fields, key: &str) -> &'a [Value] {
     get(fields, key).as_array().map_or(&[], Vec::as_slice)
 }
 
 /// The fields of an object field, if it is there.
-pub(crate) fn object<'a>(fields: &'a Fields, key: &str) -> Option<&'a Fields> {
+pub fn object<'a>(fields: &'a Fields, key: &str) -> Option<&'a Fields> {
     get(fields, key).as_object()
 }
 
 /// The fields of an object field, which is made where it is not there.
-pub(crate) fn object_mut<'a>(fields: &'a mut Fields, key: &str) -> Option<&'a mut Fields> {
+pub fn object_mut<'a>(fields: &'a mut Fields, key: &str) -> Option<&'a mut Fields> {
     fields.entry(key).or_insert_with(|| Value::Object(Map::new())).as_object_mut()
 }
 
 /// Sets a field that is missing or empty.
-pub(crate) fn default_to(fields: &mut Fields, key: &str, value: impl Into<Value>) {
+pub fn default_to(fields: &mut Fields, key: &str, value: impl Into<Value>) {
     let missing = match fields.get(key) {
         None | Some(Value::Null) => true,
         Some(Value::String(text)) => text.is_empty(),

@@ -3,7 +3,7 @@
 //! The source is each kind's own JSON schema (`k8s-openapi`, `config-kube`); nothing is written down twice.
 
 mod check;
-pub(crate) mod merge;
+pub mod merge;
 mod normalize;
 
 use merge::Merge;
@@ -12,13 +12,13 @@ use serde_json::{Map, Value};
 use std::collections::HashMap;
 
 /// Registers a kind's schema and tells the definition's name.
-pub(crate) type Source = fn(&mut SchemaGenerator) -> schemars::Schema;
+pub type Source = fn(&mut SchemaGenerator) -> schemars::Schema;
 
 /// Where definitions live in `OpenAPI` documents.
-pub(crate) const DEFINITIONS: &str = "#/components/schemas/";
+pub const DEFINITIONS: &str = "#/components/schemas/";
 
 /// The definitions that sources need, in `OpenAPI` v3 form, and the name of each source's own.
-pub(crate) fn definitions(sources: &[Source]) -> (Map<String, Value>, Vec<String>) {
+pub fn definitions(sources: &[Source]) -> (Map<String, Value>, Vec<String>) {
     let mut generator = SchemaSettings::draft07()
         .with(|settings| settings.definitions_path = "/components/schemas".into())
         .for_serialize()
@@ -67,14 +67,14 @@ enum Node {
 
 /// Compiled schemas of all served kinds; kinds are found by their definition's name.
 #[derive(Debug)]
-pub(crate) struct Schemas {
+pub struct Schemas {
     nodes: Vec<Node>,
     names: HashMap<String, usize>,
 }
 
 impl Schemas {
     /// Compiles definitions.
-    pub(crate) fn compile(definitions: &Map<String, Value>) -> Self {
+    pub fn compile(definitions: &Map<String, Value>) -> Self {
         let mut schemas = Self { nodes: Vec::new(), names: HashMap::new() };
         // Names first, so that definitions may refer to each other in circles.
         for name in definitions.keys() {
@@ -91,7 +91,7 @@ impl Schemas {
     }
 
     /// The place of a definition, from which [`Place::field`] leads on.
-    pub(crate) fn place(&self, name: &str) -> Place<'_> {
+    pub fn place(&self, name: &str) -> Place<'_> {
         Place { schemas: self, node: self.names.get(name).copied() }
     }
 
@@ -151,14 +151,14 @@ impl Schemas {
 
 /// A place in a schema while an object is walked; nowhere, where the schema knows no more.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place<'a> {
+pub struct Place<'a> {
     schemas: &'a Schemas,
     node: Option<usize>,
 }
 
 impl Place<'_> {
     /// The place of a field's value, or of a list's items, and how such a list is merged.
-    pub(crate) fn field(self, name: &str) -> (Self, Merge) {
+    pub fn field(self, name: &str) -> (Self, Merge) {
         let (node, merge) = match self.node.map(|node| &self.schemas.nodes[node]) {
             Some(Node::Object(fields)) => match fields.get(name) {
                 Some(field) => (Some(field.node), field.merge),

@@ -193,7 +193,7 @@ fn qos(fields: &Fields) -> &'static str {
 }
 
 /// Seconds that deletion gives a pod: what was asked for or what it says, nothing where no kubelet has it.
-pub(crate) fn grace(fields: &Fields, asked: Option<i64>) -> i64 {
+pub fn grace(fields: &Fields, asked: Option<i64>) -> i64 {
     let spec = object(fields, "spec");
     let own = spec.and_then(|spec| get(spec, "terminationGracePeriodSeconds").as_i64()).unwrap_or(GRACE);
     let bound = spec.is_some_and(|spec| !text(spec, "nodeName").is_empty());

@@ -11,12 +11,12 @@ mod pod_columns;
 mod pod_validate;
 mod pratique;
 
-pub(crate) use pod::grace as pod_grace;
+pub use pod::grace as pod_grace;
 
 use crate::registry::Kind;
 
 /// Every built-in kind, in the order of discovery.
-pub(crate) fn all() -> Vec<Kind> {
+pub fn all() -> Vec<Kind> {
     let mut kinds = vec![
         plain::config_map(),
         event::core(),

@@ -13,15 +13,15 @@ const MOST: usize = 100;
 
 /// A document as read.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct Decoded {
+pub struct Decoded {
     /// The value; of duplicate fields the last counts.
-    pub(crate) value: Value,
+    pub value: Value,
     /// Paths of fields that came more than once.
-    pub(crate) duplicates: Vec<String>,
+    pub duplicates: Vec<String>,
 }
 
 /// Reads one JSON document.
-pub(crate) fn json(bytes: &[u8]) -> Result<Decoded, ApiError> {
+pub fn json(bytes: &[u8]) -> Result<Decoded, ApiError> {
     let duplicates = RefCell::new(Vec::new());
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let seed = Seed { path: None, depth: 0, duplicates: &duplicates };
@@ -31,7 +31,7 @@ pub(crate) fn json(bytes: &[u8]) -> Result<Decoded, ApiError> {
 }
 
 /// Reads one YAML document; what JSON can't say is refused.
-pub(crate) fn yaml(bytes: &[u8]) -> Result<Decoded, ApiError> {
+pub fn yaml(bytes: &[u8]) -> Result<Decoded, ApiError> {
     let duplicates = RefCell::new(Vec::new());
     let text = std::str::from_utf8(bytes).map_err(|error| unreadable("yaml", &error))?;
     let seed = Seed { path: None, depth: 0, duplicates: &duplicates };

@@ -7,10 +7,10 @@ use serde_json::Value;
 const ANNOTATIONS: usize = 256 << 10;
 
 /// How a kind's names must look.
-pub(crate) type NameRule = fn(&str) -> Result<(), String>;
+pub type NameRule = fn(&str) -> Result<(), String>;
 
 /// Checks a new object's metadata.
-pub(crate) fn validate(meta: &Fields, namespaced: bool, rule: NameRule, faults: &mut Faults) {
+pub fn validate(meta: &Fields, namespaced: bool, rule: NameRule, faults: &mut Faults) {
     let at = At::root("metadata");
     let name = text(meta, "name");
     if name.is_empty() {
@@ -102,7 +102,7 @@ fn finalizers(meta: &Fields, at: &At<'_>, faults: &mut Faults) {
 }
 
 /// Checks what may not change in metadata.
-pub(crate) fn validate_update(new: &Fields, old: &Fields, faults: &mut Faults) {
+pub fn validate_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     let at = At::root("metadata");
     for key in ["name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"] {
         faults.immutable(&at.field(key), get(new, key), get(old, key));

@@ -7,11 +7,11 @@ use std::fmt::Write as _;
 
 /// What was found in an object.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Checked {
+pub struct Checked {
     /// Paths of fields that the kind doesn't have; they are gone from the object.
-    pub(crate) unknown: Vec<String>,
+    pub unknown: Vec<String>,
     /// Values that cannot be read, each with its path.
-    pub(crate) wrong: Vec<String>,
+    pub wrong: Vec<String>,
 }
 
 /// Faults told at most; an object of three megabytes can hold very many.
@@ -20,7 +20,7 @@ const MOST: usize = 100;
 impl Schemas {
     /// Checks an object against the definition `name`, drops unknown fields and nulls, and writes quantities
     /// as text.
-    pub(crate) fn check(&self, name: &str, object: &mut Map<String, Value>) -> Checked {
+    pub fn check(&self, name: &str, object: &mut Map<String, Value>) -> Checked {
         let mut checked = Checked::default();
         let mut path = String::new();
         if let Some(Node::Object(_)) = self.names.get(name).map(|index| &self.nodes[*index]) {

@@ -2,7 +2,7 @@
 
 /// How a patch's list meets the object's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Merge {
+pub enum Merge {
     /// The patch's list replaces the object's.
     Atomic,
     /// Items are objects with this key, merged one by one.
@@ -44,7 +44,7 @@ const TABLE: &[(&str, &str, &str, bool)] = &[
 ];
 
 /// How a field of a definition of upstream's is merged.
-pub(crate) fn merge(definition: &str, field: &str) -> Merge {
+pub fn merge(definition: &str, field: &str) -> Merge {
     match find(definition, field) {
         None => Merge::Atomic,
         Some(("", _)) => Merge::Set,
@@ -53,7 +53,7 @@ pub(crate) fn merge(definition: &str, field: &str) -> Merge {
 }
 
 /// Merge key (empty for a set) and whether `retainKeys` belongs to it.
-pub(crate) fn find(definition: &str, field: &str) -> Option<(&'static str, bool)> {
+pub fn find(definition: &str, field: &str) -> Option<(&'static str, bool)> {
     let own = definition.strip_prefix("io.k8s.")?.rsplit('.').next()?;
     TABLE.iter().find(|(name, known, ..)| *name == own && *known == field).map(|(_, _, key, retain)| (*key, *retain))
 }

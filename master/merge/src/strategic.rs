@@ -3,9 +3,9 @@
 //! Directives: `$patch` (replace, delete, merge), `$deleteFromPrimitiveList/<field>`,
 //! `$setElementOrder/<field>`, `$retainKeys`.
 
-use crate::error::{ApiError, Reason};
-use crate::schema::Place;
-use crate::schema::merge::Merge;
+use master_kinds::error::{ApiError, Reason};
+use master_kinds::schema::Place;
+use master_kinds::schema::merge::Merge;
 use serde_json::{Map, Value};
 
 const PATCH: &str = "$patch";
@@ -18,7 +18,7 @@ fn bad(text: String) -> ApiError {
 }
 
 /// Applies a patch to an object.
-pub(super) fn apply(object: &mut Value, patch: &Value, place: Place<'_>) -> Result<(), ApiError> {
+pub(crate) fn apply(object: &mut Value, patch: &Value, place: Place<'_>) -> Result<(), ApiError> {
     let (Value::Object(fields), Value::Object(patch)) = (object, patch) else {
         return Err(bad("a strategic merge patch must be an object and meet one".to_owned()));
     };
@@ -204,8 +204,8 @@ fn set_order(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schema::{self, Schemas};
     use config_kube::k8s_openapi::api::core::v1::Pod;
+    use master_kinds::schema::{self, Schemas};
     use proptest::prelude::*;
     use serde_json::json;
     use std::sync::LazyLock;

@@ -27,7 +27,7 @@ struct Field {
 
 /// Both selectors of a list or watch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Selector {
+pub struct Selector {
     labels: Vec<Label>,
     fields: Vec<Field>,
 }
@@ -37,7 +37,7 @@ const REQUIREMENTS: usize = 200;
 
 impl Selector {
     /// Reads both; empty text selects everything.
-    pub(crate) fn parse(kind: &Kind, labels: &str, fields: &str) -> Result<Self, ApiError> {
+    pub fn parse(kind: &Kind, labels: &str, fields: &str) -> Result<Self, ApiError> {
         let bad = |fault: String| ApiError::new(Reason::BadRequest, fault);
         let parsed = Self {
             labels: parse_labels(labels).map_err(|fault| bad(format!("unable to parse requirement: {fault}")))?,
@@ -56,17 +56,17 @@ impl Selector {
     }
 
     /// Whether everything is selected.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
     /// The value that a field must have, if the selector asks for exactly one.
-    pub(crate) fn exact(&self, label: &str) -> Option<&str> {
+    pub fn exact(&self, label: &str) -> Option<&str> {
         self.fields.iter().find(|field| field.equal && field.label == label).map(|field| field.value.as_str())
     }
 
     /// Whether an object (in stored form) is selected.
-    pub(crate) fn matches(&self, stored: &Value) -> bool {
+    pub fn matches(&self, stored: &Value) -> bool {
         let labels = stored.pointer("/metadata").and_then(Value::as_object).and_then(|meta| object(meta, "labels"));
         self.labels.iter().all(|label| label.matches(labels))
             && self.fields.iter().all(|field| (field_text(stored, &field.pointer) == field.value) == field.equal)

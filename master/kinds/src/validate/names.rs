@@ -1,7 +1,7 @@
 //! Forms of names (apimachinery `util/validation`), with upstream's words for what is wrong.
 
 /// RFC 1123 subdomain: names of most objects.
-pub(crate) fn subdomain(name: &str) -> Result<(), String> {
+pub fn subdomain(name: &str) -> Result<(), String> {
     if name.len() > 253 {
         return Err("must be no more than 253 bytes".to_owned());
     }
@@ -15,7 +15,7 @@ pub(crate) fn subdomain(name: &str) -> Result<(), String> {
 }
 
 /// RFC 1123 label: names of namespaces, containers and volumes.
-pub(crate) fn label(name: &str) -> Result<(), String> {
+pub fn label(name: &str) -> Result<(), String> {
     if name.len() > 63 {
         return Err("must be no more than 63 bytes".to_owned());
     }
@@ -37,7 +37,7 @@ fn is_label(part: &str) -> bool {
 }
 
 /// Qualified name: keys of labels, annotations, taints.
-pub(crate) fn qualified(name: &str) -> Result<(), String> {
+pub fn qualified(name: &str) -> Result<(), String> {
     let (prefix, own) = match name.split_once('/') {
         Some((prefix, own)) => (Some(prefix), own),
         None => (None, name),
@@ -79,7 +79,7 @@ fn is_qualified(part: &str) -> bool {
 }
 
 /// Value of a label.
-pub(crate) fn label_value(value: &str) -> Result<(), String> {
+pub fn label_value(value: &str) -> Result<(), String> {
     if value.len() > 63 {
         return Err("must be no more than 63 bytes".to_owned());
     }
@@ -93,7 +93,7 @@ pub(crate) fn label_value(value: &str) -> Result<(), String> {
 }
 
 /// Key of a config map or secret.
-pub(crate) fn config_key(key: &str) -> Result<(), String> {
+pub fn config_key(key: &str) -> Result<(), String> {
     if key.len() > 253 {
         return Err("must be no more than 253 bytes".to_owned());
     }
@@ -110,7 +110,7 @@ pub(crate) fn config_key(key: &str) -> Result<(), String> {
 }
 
 /// Name of an environment variable: anything printable but `=`.
-pub(crate) fn env_name(name: &str) -> Result<(), String> {
+pub fn env_name(name: &str) -> Result<(), String> {
     if name.bytes().all(|b| (b' '..=b'~').contains(&b) && b != b'=') {
         return Ok(());
     }
@@ -118,7 +118,7 @@ pub(crate) fn env_name(name: &str) -> Result<(), String> {
 }
 
 /// Name of a port (IANA service name).
-pub(crate) fn port_name(name: &str) -> Result<(), String> {
+pub fn port_name(name: &str) -> Result<(), String> {
     if name.len() > 15 {
         return Err("must be no more than 15 bytes".to_owned());
     }

@@ -1,15 +1,14 @@
 //! Patches: which kind a request carries, and what each does to an object.
 
-mod strategic;
-
-use crate::decode;
-use crate::error::{ApiError, Reason};
-use crate::schema::Place;
+use crate::strategic;
+use master_kinds::decode;
+use master_kinds::error::{ApiError, Reason};
+use master_kinds::schema::Place;
 use serde_json::{Map, Value};
 
 /// A patch, decoded.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Patch {
+pub enum Patch {
     /// RFC 7386.
     Merge(Value),
     /// Strategic merge.
@@ -23,7 +22,7 @@ const OPERATIONS: usize = 10_000;
 
 impl Patch {
     /// Reads a patch by its content type. Also tells paths of duplicate fields.
-    pub(crate) fn parse(content_type: &str, bytes: &[u8]) -> Result<(Self, Vec<String>), ApiError> {
+    pub fn parse(content_type: &str, bytes: &[u8]) -> Result<(Self, Vec<String>), ApiError> {
         match content_type {
             "application/merge-patch+json" => {
                 let read = decode::json(bytes)?;
@@ -58,7 +57,7 @@ impl Patch {
     }
 
     /// Applies the patch to an object whose kind has its schema at `place`.
-    pub(crate) fn apply(&self, object: Map<String, Value>, place: Place<'_>) -> Result<Map<String, Value>, ApiError> {
+    pub fn apply(&self, object: Map<String, Value>, place: Place<'_>) -> Result<Map<String, Value>, ApiError> {
         let mut value = Value::Object(object);
         match self {
             Self::Merge(patch) => json_patch::merge(&mut value, patch),
@@ -80,7 +79,7 @@ impl Patch {
     }
 
     /// The resource version that the patch itself demands, if it does.
-    pub(crate) fn resource_version(&self) -> Option<&str> {
+    pub fn resource_version(&self) -> Option<&str> {
         match self {
             Self::Merge(patch) | Self::Strategic(patch) => {
                 patch.pointer("/metadata/resourceVersion").and_then(Value::as_str)
