@@ -75,9 +75,9 @@ fn resources(registry: &Registry, group: &str, version: &str) -> Result<Value, A
         list.extend(kind.subresources.iter().map(|sub| {
             let mut resource = json!({
                 "name": format!("{}/{}", kind.plural, sub.name()), "singularName": "", "namespaced": kind.namespaced,
-                "kind": sub.body().map_or(kind.kind.as_str(), |(_, _, body)| body), "verbs": sub.verbs(),
+                "kind": sub.body(&kind.kind).map_or(kind.kind.as_str(), |(_, _, body)| body), "verbs": sub.verbs(),
             });
-            if let Some((group, version, _)) = sub.body().filter(|(group, _, _)| !group.is_empty()) {
+            if let Some((group, version, _)) = sub.body(&kind.kind).filter(|(group, _, _)| !group.is_empty()) {
                 resource["group"] = group.into();
                 resource["version"] = version.into();
             }
@@ -123,7 +123,8 @@ fn aggregated(kind: &Kind) -> Value {
         .subresources
         .iter()
         .map(|sub: &Subresource| {
-            let body = sub.body().map_or_else(|| own.clone(), |(group, version, kind)| gvk(group, version, kind));
+            let body =
+                sub.body(&kind.kind).map_or_else(|| own.clone(), |(group, version, kind)| gvk(group, version, kind));
             json!({"subresource": sub.name(), "responseKind": body, "verbs": sub.verbs()})
         })
         .collect();

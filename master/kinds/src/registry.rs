@@ -5,6 +5,7 @@ use crate::validate::meta::NameRule;
 use crate::validate::{Faults, Fields, names};
 use jiff::Timestamp;
 use serde_json::Value;
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
@@ -24,6 +25,22 @@ pub enum Subresource {
     Log,
     /// The finalizers of a namespace's spec.
     Finalize,
+    /// How many there are to be; the kind says where in [`Kind::scale`].
+    Scale,
+    /// The containers that were added to a running pod for debugging.
+    EphemeralContainers,
+    /// The resources of a running pod's containers.
+    Resize,
+    /// Issues a service account's token.
+    Token,
+    /// What the node, service or pod itself answers over HTTP.
+    Proxy,
+    /// Runs a program in a container.
+    Exec,
+    /// The streams of a running container.
+    Attach,
+    /// Streams to a pod's ports.
+    PortForward,
 }
 
 impl Subresource {
@@ -36,27 +53,69 @@ impl Subresource {
             Self::Eviction => "eviction",
             Self::Log => "log",
             Self::Finalize => "finalize",
+            Self::Scale => "scale",
+            Self::EphemeralContainers => "ephemeralcontainers",
+            Self::Resize => "resize",
+            Self::Token => "token",
+            Self::Proxy => "proxy",
+            Self::Exec => "exec",
+            Self::Attach => "attach",
+            Self::PortForward => "portforward",
         }
     }
 
     /// The verbs, as discovery tells them.
     pub fn verbs(self) -> &'static [&'static str] {
         match self {
-            Self::Status | Self::Approval => &["get", "patch", "update"],
-            Self::Binding | Self::Eviction => &["create"],
+            Self::Status | Self::Approval | Self::Scale | Self::EphemeralContainers | Self::Resize => {
+                &["get", "patch", "update"]
+            }
+            Self::Binding | Self::Eviction | Self::Token => &["create"],
             Self::Log => &["get"],
             Self::Finalize => &["update"],
+            Self::Proxy => &["create", "delete", "get", "patch", "update"],
+            Self::Exec | Self::Attach | Self::PortForward => &["create", "get"],
         }
     }
 
-    /// Group, version and kind of its body, where it is not the object's.
-    pub fn body(self) -> Option<(&'static str, &'static str, &'static str)> {
+    /// Group, version and kind of its body, where it is not the object's; `kind` is the object's.
+    pub fn body(self, kind: &str) -> Option<(&'static str, &'static str, &'static str)> {
         match self {
             Self::Binding => Some(("", "v1", "Binding")),
             Self::Eviction => Some(("policy", "v1", "Eviction")),
-            Self::Status | Self::Approval | Self::Log | Self::Finalize => None,
+            Self::Scale => Some(("autoscaling", "v1", "Scale")),
+            Self::Token => Some(("authentication.k8s.io", "v1", "TokenRequest")),
+            Self::Proxy if kind == "Node" => Some(("", "v1", "NodeProxyOptions")),
+            Self::Proxy if kind == "Service" => Some(("", "v1", "ServiceProxyOptions")),
+            Self::Proxy => Some(("", "v1", "PodProxyOptions")),
+            Self::Exec => Some(("", "v1", "PodExecOptions")),
+            Self::Attach => Some(("", "v1", "PodAttachOptions")),
+            Self::PortForward => Some(("", "v1", "PodPortForwardOptions")),
+            Self::Status | Self::Approval | Self::Log | Self::Finalize | Self::EphemeralContainers | Self::Resize => {
+                None
+            }
         }
     }
+}
+
+/// Where a kind keeps what its scale subresource shows and sets: JSON pointers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scale {
+    /// The wanted number.
+    pub replicas: Cow<'static, str>,
+    /// The observed number.
+    pub observed: Cow<'static, str>,
+    /// Whom it counts: a `LabelSelector`, a map of labels, or a selector's text.
+    pub selector: Cow<'static, str>,
+}
+
+impl Scale {
+    /// As upstream's workload kinds have it.
+    pub const WORKLOAD: Self = Self {
+        replicas: Cow::Borrowed("/spec/replicas"),
+        observed: Cow::Borrowed("/status/replicas"),
+        selector: Cow::Borrowed("/spec/selector"),
+    };
 }
 
 /// One column of a table answer.
@@ -158,6 +217,8 @@ pub struct Kind {
     pub table: String,
     /// Subresources.
     pub subresources: &'static [Subresource],
+    /// What the scale subresource is about, where the kind has one.
+    pub scale: Option<Scale>,
     /// Whether tables begin with the name.
     pub named: bool,
     /// Table columns, after the name.
@@ -193,6 +254,7 @@ impl Kind {
             namespaced,
             table,
             subresources: &[],
+            scale: None,
             named: true,
             columns: &[],
             selectable: &[],

@@ -31,16 +31,19 @@ impl<'a> At<'a> {
     }
 
     /// A field below; dots inside the name stay as they are.
+    #[must_use]
     pub fn field(&'a self, field: &'a str) -> Self {
         Self { parent: Some(self), step: Step::Field(field) }
     }
 
     /// An item of a list.
+    #[must_use]
     pub fn index(&'a self, index: usize) -> Self {
         Self { parent: Some(self), step: Step::Index(index) }
     }
 
     /// An item of a map.
+    #[must_use]
     pub fn key(&'a self, key: &'a str) -> Self {
         Self { parent: Some(self), step: Step::Key(key) }
     }
