@@ -5,9 +5,6 @@ use crate::registry::{Kind, Registry, Subresource};
 use crate::verbs::no_resource;
 use serde_json::{Value, json};
 
-/// Verbs of every kind.
-const VERBS: &[&str] = &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
-
 /// The version that is spoken.
 pub(crate) fn version() -> Value {
     json!({
@@ -63,7 +60,7 @@ fn resources(registry: &Registry, group: &str, version: &str) -> Result<Value, A
     for kind in &kinds {
         let mut resource = json!({
             "name": kind.plural, "singularName": kind.singular, "namespaced": kind.namespaced, "kind": kind.kind,
-            "verbs": VERBS,
+            "verbs": kind.verbs(),
         });
         if !kind.short_names.is_empty() {
             resource["shortNames"] = json!(kind.short_names);
@@ -130,7 +127,7 @@ fn aggregated(kind: &Kind) -> Value {
         .collect();
     let mut resource = json!({
         "resource": kind.plural, "responseKind": own, "scope": if kind.namespaced { "Namespaced" } else { "Cluster" },
-        "singularResource": kind.singular, "verbs": VERBS,
+        "singularResource": kind.singular, "verbs": kind.verbs(),
     });
     if !kind.short_names.is_empty() {
         resource["shortNames"] = json!(kind.short_names);

@@ -81,7 +81,9 @@ fn document(root: &str, kinds: &[Arc<Kind>]) -> Value {
         if let Some(definition) = definitions.get_mut(&kind.schema) {
             definition["x-kubernetes-group-version-kind"] = json!([gvk]);
         }
-        list_definition(kind, &mut definitions);
+        if kind.review.is_none() {
+            list_definition(kind, &mut definitions);
+        }
         add_paths(root, kind, &gvk, &mut paths);
     }
     json!({
@@ -128,10 +130,17 @@ fn patch_strategies(name: &str, definition: &mut Value) {
 const PATCHES: &[&str] =
     &["application/json-patch+json", "application/merge-patch+json", "application/strategic-merge-patch+json"];
 
+/// Media types of bodies.
+const BODIES: &[&str] = &["application/json", "application/yaml"];
+
 fn add_paths(root: &str, kind: &Kind, gvk: &Value, paths: &mut Map<String, Value>) {
     let namespaced = if kind.namespaced { "/namespaces/{namespace}" } else { "" };
     let collection = format!("{root}{namespaced}/{}", kind.plural);
     let object = format!("{collection}/{{name}}");
+    if kind.review.is_some() {
+        paths.insert(collection, json!({"post": operation(kind, gvk, "create", "post", BODIES)}));
+        return;
+    }
     if kind.namespaced {
         let all = json!({"get": operation(kind, gvk, "list", "get", &[])});
         paths.insert(format!("{root}/{}", kind.plural), all);
@@ -140,7 +149,7 @@ fn add_paths(root: &str, kind: &Kind, gvk: &Value, paths: &mut Map<String, Value
         collection,
         json!({
             "get": operation(kind, gvk, "list", "get", &[]),
-            "post": operation(kind, gvk, "create", "post", &["application/json", "application/yaml"]),
+            "post": operation(kind, gvk, "create", "post", BODIES),
             "delete": operation(kind, gvk, "deletecollection", "delete", &[]),
         }),
     );
@@ -149,7 +158,7 @@ fn add_paths(root: &str, kind: &Kind, gvk: &Value, paths: &mut Map<String, Value
     let written = |patches: &[&str]| {
         json!({
             "get": operation(kind, gvk, "read", "get", &[]),
-            "put": operation(kind, gvk, "replace", "put", &["application/json", "application/yaml"]),
+            "put": operation(kind, gvk, "replace", "put", BODIES),
             "patch": operation(kind, gvk, "patch", "patch", patches),
         })
     };

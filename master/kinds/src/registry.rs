@@ -118,6 +118,24 @@ impl Scale {
     };
 }
 
+/// What a kind asks the server, where it is a question and no object: it is created only, answered at once and never
+/// stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Review {
+    /// Who a token belongs to.
+    Token,
+    /// Who the caller is.
+    SelfSubject,
+    /// Whether somebody may do something.
+    SubjectAccess,
+    /// The same inside one namespace.
+    LocalSubjectAccess,
+    /// Whether the caller may do something.
+    SelfSubjectAccess,
+    /// What the caller may do in a namespace.
+    SelfSubjectRules,
+}
+
 /// One column of a table answer.
 #[derive(Debug, Clone, Copy)]
 pub struct Column {
@@ -227,6 +245,8 @@ pub struct Kind {
     pub selectable: &'static [(&'static str, &'static str)],
     /// What happens to objects.
     pub strategy: Strategy,
+    /// The question that it is, where it is one.
+    pub review: Option<Review>,
     /// Top-level fields that are called otherwise in the store: served name, stored name.
     pub renames: &'static [(&'static str, &'static str)],
     /// The schema's source.
@@ -259,6 +279,7 @@ impl Kind {
             columns: &[],
             selectable: &[],
             strategy: Strategy::default(),
+            review: None,
             renames: &[],
             source: |generator| generator.subschema_for::<T>(),
             schema: String::new(),
@@ -292,6 +313,14 @@ impl Kind {
     /// The subresource of a name.
     pub fn subresource(&self, name: &str) -> Option<Subresource> {
         self.subresources.iter().copied().find(|sub| sub.name() == name)
+    }
+
+    /// The verbs, as discovery tells them.
+    pub fn verbs(&self) -> &'static [&'static str] {
+        match self.review {
+            Some(_) => &["create"],
+            None => &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"],
+        }
     }
 
     /// Whether the status is a subresource.

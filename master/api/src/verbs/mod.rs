@@ -5,6 +5,7 @@ mod create;
 mod delete;
 mod log;
 mod read;
+mod review;
 mod subresource;
 mod update;
 mod watch;
@@ -45,6 +46,9 @@ pub(crate) async fn run(call: Call, content: Body) -> Result<Response<Body>, Api
     let placed = !call.target.namespace.is_empty();
     if call.kind.namespaced != placed && needs_namespace(&call) {
         return Err(no_resource());
+    }
+    if let Some(review) = call.kind.review {
+        return review::run(&call, review, content).await;
     }
     match (call.target.verb, subresource) {
         (Verb::Get, None | Some(Subresource::Status | Subresource::Approval)) => read::get(&call).await,

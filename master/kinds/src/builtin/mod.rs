@@ -10,6 +10,7 @@ mod pod;
 mod pod_columns;
 mod pod_validate;
 mod pratique;
+mod review;
 
 pub use pod::grace as pod_grace;
 
@@ -25,6 +26,12 @@ pub fn all() -> Vec<Kind> {
         pod::pod(),
         plain::secret(),
         plain::service_account(),
+        review::self_subject(),
+        review::token(),
+        review::local_subject_access(),
+        review::self_subject_access(),
+        review::self_subject_rules(),
+        review::subject_access(),
         certificate::request(),
         plain::lease(),
         event::events(),
