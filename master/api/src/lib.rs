@@ -31,6 +31,7 @@ mod verbs;
 use master_kinds::{builtin as kinds, decode, error, registry, schema, selector, validate};
 use master_merge::patch;
 
+pub use admit::Admission;
 pub use client::{Client, DeleteParams, ListParams, ObjectList, Patch, WatchEvent, Watcher};
 pub use error::{ApiError, Cause, Details, Reason};
 pub use follow::{Change, Follower};

@@ -1,6 +1,7 @@
 //! The server: what it is made of, and the way of a request through it.
 
 use crate::accept::Accept;
+use crate::admit::{Admission, Chain};
 use crate::authorize::{self, Question};
 use crate::client::Client;
 use crate::discovery;
@@ -45,11 +46,13 @@ pub struct Options {
     pub in_flight: usize,
     /// Watches that may be open at once; more get 429.
     pub watches: usize,
+    /// Which admission plugins are on.
+    pub admission: Admission,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { body_bytes: 3 << 20, in_flight: 600, watches: 20_000 }
+        Self { body_bytes: 3 << 20, in_flight: 600, watches: 20_000, admission: Admission::default() }
     }
 }
 
@@ -58,6 +61,7 @@ pub(crate) struct Inner {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) options: Options,
     pub(crate) registry: Registry,
+    pub(crate) admission: Chain,
     documents: Documents,
     metrics: Metrics,
     in_flight: Arc<Semaphore>,
@@ -84,6 +88,7 @@ impl ApiServer {
         let inner = Inner {
             store,
             registry: Registry::new(kinds::all()),
+            admission: Chain::new(&options.admission),
             documents: Documents::default(),
             metrics: Metrics::default(),
             in_flight: Arc::new(Semaphore::new(options.in_flight)),

@@ -4,16 +4,13 @@ use super::{Call, store_error};
 use crate::admit;
 use crate::error::{ApiError, Reason};
 use crate::object::{self, meta_text, metadata, metadata_mut};
-use crate::path::Verb;
 use crate::server::Body;
 use crate::validate::{Faults, Fields, meta};
-use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode};
-use master_store::{Action, Entry, Expect, Op, StoreError};
-use serde_json::Value;
+use master_store::{Entry, Op, StoreError};
 
-/// Tries against a namespace that changes at the same time, or a generated name that is taken.
-const TRIES: usize = 8;
+/// Tries against others who write what admission read (a namespace, a quota), or a generated name that is taken.
+const TRIES: usize = 32;
 /// Length that a generated name's base is cut to.
 const BASE: usize = 58;
 /// Characters of generated names: no vowels, nothing that reads like something else.
@@ -21,7 +18,8 @@ const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
 /// Creates an object.
 pub(super) async fn create(call: &Call, content: Body) -> Result<Response<Body>, ApiError> {
-    let (mut fields, warnings) = call.object(content).await?;
+    let (mut fields, mut warnings) = call.object(content).await?;
+    let told = warnings.len();
     let dry_run = call.dry_run()?;
     place(call, &mut fields)?;
     let generated = meta_text(&fields, "name").is_empty() && !meta_text(&fields, "generateName").is_empty();
@@ -31,45 +29,41 @@ pub(super) async fn create(call: &Call, content: Body) -> Result<Response<Body>,
         fields.remove("status");
     }
     (call.kind.strategy.create)(&mut fields);
-    admit::create(call, &mut fields)?;
+    let draft = fields;
     for _ in 0..TRIES {
+        let mut fields = draft.clone();
         if generated {
             let base = meta_text(&fields, "generateName");
             let name = generate(base);
             metadata_mut(&mut fields).insert("name".to_owned(), name.into());
         }
+        let mut admitted = admit::create(call, &mut fields).await?;
         validate(call, &fields)?;
-        let namespace = namespace(call, &fields).await?;
+        admit::check(call, &fields, None, None, &mut admitted).await?;
+        warnings.append(&mut admitted.warnings);
         if dry_run {
             return Ok(warned(call.fields_answer(StatusCode::CREATED, fields)?, &warnings));
         }
-        let key = call.kind.key(meta_text(&fields, "namespace"), meta_text(&fields, "name"));
-        let bytes = object::encode(&call.kind, fields.clone())?;
-        match commit(call, namespace.as_ref(), &key, bytes.clone()).await {
-            Ok(revision) => {
+        let name = meta_text(&fields, "name").to_owned();
+        let key = call.kind.key(meta_text(&fields, "namespace"), &name);
+        let bytes = object::encode(&call.kind, fields)?;
+        admitted.ops.insert(0, Op::create(&key, bytes.clone()));
+        match call.api.inner.store.commit(admitted.ops).await {
+            Ok(done) => {
+                let revision = done.revision;
                 let entry = Entry { key: key.into(), value: bytes, created: revision, modified: revision };
                 return Ok(warned(call.object_answer(StatusCode::CREATED, &entry)?, &warnings));
             }
             Err(StoreError::Conflict { key: taken, .. }) if taken == key && !generated => {
-                return Err(exists(call, meta_text(&fields, "name")));
+                return Err(exists(call, &name));
             }
-            // Another try: the namespace changed, or the generated name was taken.
-            Err(StoreError::Conflict { .. }) => {}
+            // Another try: what admission read changed, or the generated name was taken.
+            Err(StoreError::Conflict { .. }) => warnings.truncate(told),
             Err(error) => return Err(store_error(error)),
         }
     }
     Err(ApiError::new(Reason::ServerTimeout, "the object could not be created against other writers, try again")
         .retry_after(1))
-}
-
-/// Commits the object, if its namespace is still as it was.
-async fn commit(call: &Call, namespace: Option<&Entry>, key: &str, bytes: Bytes) -> Result<u64, StoreError> {
-    let mut ops = vec![Op::create(key, bytes)];
-    if let Some(namespace) = namespace {
-        let expect = Expect::Revision(namespace.modified);
-        ops.push(Op { key: namespace.key.clone(), expect, action: Action::Check });
-    }
-    Ok(call.api.inner.store.commit(ops).await?.revision)
 }
 
 fn exists(call: &Call, name: &str) -> ApiError {
@@ -132,29 +126,6 @@ pub(super) fn validate(call: &Call, fields: &Fields) -> Result<(), ApiError> {
         name => name,
     };
     faults.into_error(&call.kind.group, &call.kind.kind, name)
-}
-
-/// The object's namespace, which must exist and not be going.
-async fn namespace(call: &Call, fields: &Fields) -> Result<Option<Entry>, ApiError> {
-    if !call.kind.namespaced || call.target.verb != Verb::Create {
-        return Ok(None);
-    }
-    let name = meta_text(fields, "namespace");
-    let fetched = call.api.inner.store.get(&format!("namespaces/{name}")).await.map_err(store_error)?;
-    let Some(entry) = fetched.entry else {
-        return Err(ApiError::new(Reason::NotFound, format!("namespaces {name:?} not found")).about(
-            "",
-            "namespaces",
-            name,
-        ));
-    };
-    let namespace: Value = serde_json::from_slice(&entry.value).unwrap_or_default();
-    if namespace.pointer("/metadata/deletionTimestamp").is_some() {
-        let own = meta_text(fields, "name");
-        let text = format!("unable to create new content in namespace {name} because it is being terminated");
-        return Err(call.forbidden(own, &text));
-    }
-    Ok(Some(entry))
 }
 
 /// Adds warnings to an answer (RFC 7234, 5.5).

@@ -126,12 +126,14 @@ async fn remove(call: &Call, key: &str, options: &Options) -> Result<Deleted, Ap
         let entry = fetched.entry.ok_or_else(|| call.not_found())?;
         let fields = object::decode(&call.kind, &entry)?;
         preconditions(call, &entry, &fields, options)?;
-        admit::delete(call, &fields)?;
+        let admitted = admit::delete(call, &fields).await?;
         let Some(going) = going(call, &fields, options) else {
             if options.dry_run {
                 return Ok(Deleted::Gone(fields));
             }
-            match call.api.inner.store.commit(vec![Op::delete(key, entry.modified)]).await {
+            let mut ops = vec![Op::delete(key, entry.modified)];
+            ops.extend(admitted.ops);
+            match call.api.inner.store.commit(ops).await {
                 Ok(_) => return Ok(Deleted::Gone(fields)),
                 Err(StoreError::Conflict { .. }) => continue,
                 Err(error) => return Err(store_error(error)),
@@ -141,7 +143,9 @@ async fn remove(call: &Call, key: &str, options: &Options) -> Result<Deleted, Ap
         if options.dry_run || bytes == entry.value {
             return Ok(Deleted::Going(Entry { value: bytes, ..entry }));
         }
-        match call.api.inner.store.commit(vec![Op::update(key, entry.modified, bytes.clone())]).await {
+        let mut ops = vec![Op::update(key, entry.modified, bytes.clone())];
+        ops.extend(admitted.ops);
+        match call.api.inner.store.commit(ops).await {
             Ok(done) => return Ok(Deleted::Going(Entry { value: bytes, modified: done.revision, ..entry })),
             Err(StoreError::Conflict { .. }) => {}
             Err(error) => return Err(store_error(error)),

@@ -107,34 +107,46 @@ pub(super) async fn write(
     old: Fields,
     new: Fields,
 ) -> Result<Option<Response<Body>>, ApiError> {
-    let mut new = compose(call, subresource, &old, new);
-    admit::update(call, &new, &old, subresource)?;
-    validate(call, subresource, &new, &old)?;
-    if call.kind.strategy.generation && spec_changed(&new, &old) {
-        let generation = get(metadata(&old), "generation").as_i64().unwrap_or_default();
-        metadata_mut(&mut new).insert("generation".to_owned(), (generation + 1).into());
-    }
-    if call.dry_run()? {
-        return call.fields_answer(StatusCode::OK, new).map(Some);
-    }
-    let ends = may_end(call, &new);
-    let bytes = object::encode(&call.kind, new)?;
-    if bytes == entry.value && !ends {
-        return call.object_answer(StatusCode::OK, entry).map(Some);
-    }
-    let op = if ends {
-        Op::delete(&entry.key, entry.modified)
-    } else {
-        Op::update(&entry.key, entry.modified, bytes.clone())
-    };
-    match call.api.inner.store.commit(vec![op]).await {
-        Ok(done) => {
-            let entry = Entry { key: entry.key.clone(), value: bytes, created: entry.created, modified: done.revision };
-            call.object_answer(StatusCode::OK, &entry).map(Some)
+    let draft = compose(call, subresource, &old, new);
+    for _ in 0..TRIES {
+        let mut new = draft.clone();
+        let mut admitted = admit::update(call, &mut new, &old, subresource).await?;
+        validate(call, subresource, &new, &old)?;
+        admit::check(call, &new, Some(&old), subresource, &mut admitted).await?;
+        if call.kind.strategy.generation && spec_changed(&new, &old) {
+            let generation = get(metadata(&old), "generation").as_i64().unwrap_or_default();
+            metadata_mut(&mut new).insert("generation".to_owned(), (generation + 1).into());
         }
-        Err(StoreError::Conflict { .. }) => Ok(None),
-        Err(error) => Err(store_error(error)),
+        let warnings = admitted.warnings;
+        if call.dry_run()? {
+            return call.fields_answer(StatusCode::OK, new).map(|answer| Some(warned(answer, &warnings)));
+        }
+        let ends = may_end(call, &new);
+        let bytes = object::encode(&call.kind, new)?;
+        if bytes == entry.value && !ends {
+            return call.object_answer(StatusCode::OK, entry).map(|answer| Some(warned(answer, &warnings)));
+        }
+        let op = if ends {
+            Op::delete(&entry.key, entry.modified)
+        } else {
+            Op::update(&entry.key, entry.modified, bytes.clone())
+        };
+        let mut ops = vec![op];
+        ops.extend(admitted.ops);
+        match call.api.inner.store.commit(ops).await {
+            Ok(done) => {
+                let (key, created, modified) = (entry.key.clone(), entry.created, done.revision);
+                let entry = Entry { key, value: bytes, created, modified };
+                return call.object_answer(StatusCode::OK, &entry).map(|answer| Some(warned(answer, &warnings)));
+            }
+            Err(StoreError::Conflict { key, .. }) if *key == *entry.key => return Ok(None),
+            // What admission read changed, not the object.
+            Err(StoreError::Conflict { .. }) => {}
+            Err(error) => return Err(store_error(error)),
+        }
     }
+    Err(ApiError::new(Reason::ServerTimeout, "the object could not be written against other writers, try again")
+        .retry_after(1))
 }
 
 /// The object as it would be stored: what the subresource may change from the new one, the rest from the old.

@@ -1,12 +1,14 @@
-//! Admission that depends on the caller: what a node may write (`NodeRestriction`), who asked for a certificate.
+//! `NodeRestriction`: what a node may write.
 
+use super::{Admitted, Operation, Plugin, Request};
 use crate::error::ApiError;
+use crate::hooks::BoxFuture;
 use crate::object::{meta_text, metadata};
 use crate::registry::Subresource;
-use crate::validate::{Fields, get, object, object_mut, text};
+use crate::validate::{Fields, get, object, text};
 use crate::verbs::Call;
 use config_kube::identity;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 /// Labels of its own Node that a node may set (upstream: `NodeRestriction`). Everything else is the master's.
 const NODE_LABELS: &[&str] = &[
@@ -23,34 +25,42 @@ const NODE_LABELS: &[&str] = &[
     "topology.kubernetes.io/region",
 ];
 
-/// A new object.
-pub(crate) fn create(call: &Call, fields: &mut Fields) -> Result<(), ApiError> {
-    if call.kind.kind == "CertificateSigningRequest" {
-        requestor(call, fields);
+/// The plugin.
+#[derive(Debug)]
+pub(super) struct NodeRestriction;
+
+impl Plugin for NodeRestriction {
+    fn name(&self) -> &'static str {
+        "NodeRestriction"
     }
-    let Some(node) = call.user.node() else { return Ok(()) };
-    let name = meta_text(fields, "name").to_owned();
-    match call.kind.kind.as_str() {
-        "CertificateSigningRequest" => request(call, fields, &name),
-        "Lease" => own_lease(call, node, &name, meta_text(fields, "namespace")),
-        _ => Ok(()),
+
+    fn concerns(&self, request: &Request<'_>) -> bool {
+        request.call.user.node().is_some()
+    }
+
+    fn check<'a>(
+        &'a self,
+        request: &'a Request<'a>,
+        object: &'a Fields,
+        _admitted: &'a mut Admitted,
+    ) -> BoxFuture<'a, Result<(), ApiError>> {
+        let call = request.call;
+        let answer = match (request.operation, request.old, call.user.node()) {
+            (_, _, None) => Ok(()),
+            (Operation::Create, _, Some(node)) => create(call, node, object),
+            (Operation::Update, Some(old), Some(node)) => update(call, node, (object, old), request.subresource),
+            (Operation::Update | Operation::Delete, _, Some(node)) => delete(call, node, object),
+        };
+        Box::pin(std::future::ready(answer))
     }
 }
 
-/// A request carries who made it, as the server knows it.
-fn requestor(call: &Call, fields: &mut Fields) {
-    let user = &call.user;
-    let Some(spec) = object_mut(fields, "spec") else { return };
-    for key in ["uid", "extra"] {
-        spec.remove(key);
-    }
-    spec.insert("username".to_owned(), user.name.clone().into());
-    spec.insert("groups".to_owned(), json!(user.groups));
-    if !user.uid.is_empty() {
-        spec.insert("uid".to_owned(), user.uid.clone().into());
-    }
-    if !user.extra.is_empty() {
-        spec.insert("extra".to_owned(), json!(user.extra));
+fn create(call: &Call, node: &str, fields: &Fields) -> Result<(), ApiError> {
+    let name = meta_text(fields, "name");
+    match call.kind.kind.as_str() {
+        "CertificateSigningRequest" => request(call, fields, name),
+        "Lease" => own_lease(call, node, name, meta_text(fields, "namespace")),
+        _ => Ok(()),
     }
 }
 
@@ -77,13 +87,12 @@ fn own_lease(call: &Call, node: &str, name: &str, namespace: &str) -> Result<(),
 }
 
 /// A changed object; the new one first.
-pub(crate) fn update(
+fn update(
     call: &Call,
-    new: &Fields,
-    old: &Fields,
+    node: &str,
+    (new, old): (&Fields, &Fields),
     subresource: Option<Subresource>,
 ) -> Result<(), ApiError> {
-    let Some(node) = call.user.node() else { return Ok(()) };
     let name = &call.target.name;
     match (call.kind.kind.as_str(), subresource) {
         ("Node", _) => own_node(call, node, new, old),
@@ -154,12 +163,8 @@ fn own_pod(call: &Call, node: &str, pod: &Fields) -> Result<(), ApiError> {
 }
 
 /// An object on its way out.
-pub(crate) fn delete(call: &Call, fields: &Fields) -> Result<(), ApiError> {
+fn delete(call: &Call, node: &str, fields: &Fields) -> Result<(), ApiError> {
     let name = meta_text(fields, "name");
-    if call.kind.kind == "Namespace" && matches!(name, "default" | "kube-system" | "kube-public") {
-        return Err(call.forbidden(name, "this namespace may not be deleted"));
-    }
-    let Some(node) = call.user.node() else { return Ok(()) };
     match call.kind.kind.as_str() {
         "Pod" => own_pod(call, node, fields),
         "Lease" => own_lease(call, node, name, meta_text(fields, "namespace")),

@@ -1,0 +1,163 @@
+//! Admission: what becomes of an authorized write before it is stored. One file for each plugin, under upstream's name.
+//!
+//! A write passes the chain twice: [`create`] and [`update`] let plugins change the object, then the kind's own validation
+//! runs, then [`check`] lets plugins refuse it. A plugin reads the store by itself; what it wants written or held still
+//! together with the object it hands over as operations of the same transaction ([`Admitted::ops`]). Where one of them
+//! meets a conflict, the verb runs the whole attempt again.
+
+mod chain;
+mod namespace_lifecycle;
+mod node_restriction;
+mod requestor;
+
+pub use chain::Admission;
+pub(crate) use chain::Chain;
+
+use crate::error::ApiError;
+use crate::hooks::BoxFuture;
+use crate::registry::Subresource;
+use crate::validate::Fields;
+use crate::verbs::{Call, store_error};
+use master_store::{Action, Entry, Expect, Op};
+use std::fmt;
+
+/// What the plugins add to a write.
+#[derive(Debug, Default)]
+pub(crate) struct Admitted {
+    /// Written in the object's own transaction. A conflict on one of their keys runs the attempt again.
+    pub(crate) ops: Vec<Op>,
+    /// For the answer's header.
+    pub(crate) warnings: Vec<String>,
+}
+
+impl Admitted {
+    /// Lets the write happen only if an entry is still as it was read.
+    pub(crate) fn hold(&mut self, entry: &Entry) {
+        self.ops.push(Op { key: entry.key.clone(), expect: Expect::Revision(entry.modified), action: Action::Check });
+    }
+}
+
+/// What is done to the object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Operation {
+    /// It is new.
+    Create,
+    /// It changes.
+    Update,
+    /// It goes, or begins to.
+    Delete,
+}
+
+/// A write, as plugins see it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Request<'a> {
+    pub(crate) call: &'a Call,
+    pub(crate) operation: Operation,
+    pub(crate) subresource: Option<Subresource>,
+    /// The object as it is stored; none at creation.
+    pub(crate) old: Option<&'a Fields>,
+}
+
+impl Request<'_> {
+    /// Whether the object itself, none of its subresources, of a kind is written.
+    pub(crate) fn writes(&self, group: &str, plural: &str) -> bool {
+        self.subresource.is_none() && self.is(group, plural)
+    }
+
+    /// Whether the write concerns a kind.
+    pub(crate) fn is(&self, group: &str, plural: &str) -> bool {
+        self.call.kind.plural == plural && self.call.kind.group == group
+    }
+
+    /// One key of the store.
+    pub(crate) async fn get(&self, key: &str) -> Result<Option<Entry>, ApiError> {
+        Ok(self.call.api.inner.store.get(key).await.map_err(store_error)?.entry)
+    }
+}
+
+/// One plugin. It says first and cheaply whether a write concerns it; only then it is asked.
+pub(crate) trait Plugin: fmt::Debug + Send + Sync {
+    /// Upstream's name, by which it is switched on and off.
+    fn name(&self) -> &'static str;
+
+    /// Whether a write concerns it.
+    fn concerns(&self, request: &Request<'_>) -> bool;
+
+    /// May change the object.
+    fn admit<'a>(
+        &'a self,
+        _request: &'a Request<'a>,
+        _object: &'a mut Fields,
+        _admitted: &'a mut Admitted,
+    ) -> BoxFuture<'a, Result<(), ApiError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// May refuse the object, which is valid by its kind's rules.
+    fn check<'a>(
+        &'a self,
+        _request: &'a Request<'a>,
+        _object: &'a Fields,
+        _admitted: &'a mut Admitted,
+    ) -> BoxFuture<'a, Result<(), ApiError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+/// A new object, which plugins may change.
+pub(crate) async fn create(call: &Call, fields: &mut Fields) -> Result<Admitted, ApiError> {
+    requestor::stamp(call, fields);
+    let request = Request { call, operation: Operation::Create, subresource: None, old: None };
+    admit(&request, fields).await
+}
+
+/// A changed object, which plugins may change further.
+pub(crate) async fn update(
+    call: &Call,
+    new: &mut Fields,
+    old: &Fields,
+    subresource: Option<Subresource>,
+) -> Result<Admitted, ApiError> {
+    let request = Request { call, operation: Operation::Update, subresource, old: Some(old) };
+    admit(&request, new).await
+}
+
+/// A new (`old` is none) or changed object that is valid by its kind's rules: the last word.
+pub(crate) async fn check(
+    call: &Call,
+    new: &Fields,
+    old: Option<&Fields>,
+    subresource: Option<Subresource>,
+    admitted: &mut Admitted,
+) -> Result<(), ApiError> {
+    let operation = if old.is_some() { Operation::Update } else { Operation::Create };
+    let request = Request { call, operation, subresource, old };
+    for plugin in call.api.inner.admission.plugins() {
+        if plugin.concerns(&request) {
+            plugin.check(&request, new, admitted).await?;
+        }
+    }
+    Ok(())
+}
+
+/// An object on its way out.
+pub(crate) async fn delete(call: &Call, fields: &Fields) -> Result<Admitted, ApiError> {
+    let request = Request { call, operation: Operation::Delete, subresource: None, old: Some(fields) };
+    let mut admitted = Admitted::default();
+    for plugin in call.api.inner.admission.plugins() {
+        if plugin.concerns(&request) {
+            plugin.check(&request, fields, &mut admitted).await?;
+        }
+    }
+    Ok(admitted)
+}
+
+async fn admit(request: &Request<'_>, fields: &mut Fields) -> Result<Admitted, ApiError> {
+    let mut admitted = Admitted::default();
+    for plugin in request.call.api.inner.admission.plugins() {
+        if plugin.concerns(request) {
+            plugin.admit(request, fields, &mut admitted).await?;
+        }
+    }
+    Ok(admitted)
+}

@@ -1,0 +1,89 @@
+//! `NamespaceLifecycle`: nothing new in namespaces that are not there or on their way out; some namespaces stay.
+
+use super::{Admitted, Operation, Plugin, Request};
+use crate::error::{ApiError, Cause, Reason};
+use crate::hooks::BoxFuture;
+use crate::object::meta_text;
+use crate::validate::Fields;
+
+/// Namespaces that may not be deleted.
+const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
+
+/// The plugin.
+#[derive(Debug)]
+pub(super) struct NamespaceLifecycle;
+
+impl Plugin for NamespaceLifecycle {
+    fn name(&self) -> &'static str {
+        "NamespaceLifecycle"
+    }
+
+    fn concerns(&self, request: &Request<'_>) -> bool {
+        match request.operation {
+            Operation::Create => request.call.kind.namespaced,
+            Operation::Delete => request.writes("", "namespaces"),
+            Operation::Update => false,
+        }
+    }
+
+    fn admit<'a>(
+        &'a self,
+        request: &'a Request<'a>,
+        object: &'a mut Fields,
+        admitted: &'a mut Admitted,
+    ) -> BoxFuture<'a, Result<(), ApiError>> {
+        Box::pin(async move {
+            let namespace = meta_text(object, "namespace");
+            let Some(entry) = request.get(&format!("namespaces/{namespace}")).await? else {
+                let message = format!("namespaces {namespace:?} not found");
+                return Err(ApiError::new(Reason::NotFound, message).about("", "namespaces", namespace));
+            };
+            if terminating(&entry.value) {
+                return Err(refusal(request, meta_text(object, "name"), namespace));
+            }
+            // Held still: a namespace whose deletion begins before the object is written must not get it.
+            admitted.hold(&entry);
+            Ok(())
+        })
+    }
+
+    fn check<'a>(
+        &'a self,
+        request: &'a Request<'a>,
+        object: &'a Fields,
+        _admitted: &'a mut Admitted,
+    ) -> BoxFuture<'a, Result<(), ApiError>> {
+        let name = meta_text(object, "name");
+        let immortal = request.operation == Operation::Delete && IMMORTAL.contains(&name);
+        let refusal = immortal.then(|| request.call.forbidden(name, "this namespace may not be deleted"));
+        Box::pin(std::future::ready(refusal.map_or(Ok(()), Err)))
+    }
+}
+
+/// Whether a stored namespace is being deleted; reads no more of it than it must.
+fn terminating(stored: &[u8]) -> bool {
+    #[derive(serde::Deserialize)]
+    struct Namespace<'a> {
+        #[serde(borrow)]
+        metadata: Metadata<'a>,
+    }
+    #[derive(serde::Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Metadata<'a> {
+        #[serde(borrow, default)]
+        deletion_timestamp: Option<&'a str>,
+    }
+    serde_json::from_slice::<Namespace<'_>>(stored)
+        .is_ok_and(|namespace| namespace.metadata.deletion_timestamp.is_some())
+}
+
+fn refusal(request: &Request<'_>, name: &str, namespace: &str) -> ApiError {
+    let text = format!("unable to create new content in namespace {namespace} because it is being terminated");
+    let mut error = request.call.forbidden(name, &text);
+    error.details.causes.push(Cause {
+        reason: "NamespaceTerminating".into(),
+        message: format!("namespace {namespace} is being terminated"),
+        field: "metadata.namespace".to_owned(),
+    });
+    error
+}
