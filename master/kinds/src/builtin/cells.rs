@@ -2,12 +2,81 @@
 
 use crate::object::{meta_text, metadata};
 use crate::registry::{Column, column};
-use crate::validate::{Fields, object};
+use crate::validate::{Fields, get, items, object, text};
 use jiff::Timestamp;
 use serde_json::Value;
+use std::collections::BTreeSet;
 
 /// The age column.
 pub(super) const AGE: Column = column("Age", age);
+
+/// When an object was made, for kinds that have no columns of their own.
+pub(super) const CREATED: Column = Column {
+    name: "Created At",
+    kind: "date",
+    priority: 0,
+    cell: |fields, _| meta_text(fields, "creationTimestamp").into(),
+};
+
+/// The name, for kinds that say it in a way of their own.
+pub(super) const NAME: Column = column("Name", |fields, _| meta_text(fields, "name").into());
+
+/// The name, and whether an annotation says that the object is the default of its kind.
+pub(super) fn named_default(fields: &Fields, annotations: &[&str]) -> String {
+    let name = meta_text(fields, "name");
+    let notes = object(metadata(fields), "annotations");
+    let default = notes.is_some_and(|notes| annotations.iter().any(|key| text(notes, key) == "true"));
+    if default { format!("{name} (default)") } else { name.to_owned() }
+}
+
+/// A flag, or that it isn't set.
+pub(super) fn flag(fields: &Fields, key: &str) -> Value {
+    match get(fields, key).as_bool() {
+        Some(flag) => flag.into(),
+        None => "<unset>".into(),
+    }
+}
+
+/// Addresses of a load balancer from the status, each once.
+pub(super) fn load_balancer(fields: &Fields) -> String {
+    let points = object(fields, "status").and_then(|status| object(status, "loadBalancer"));
+    let points = points.map_or(&[][..], |balancer| items(balancer, "ingress"));
+    let addresses = points.iter().filter_map(Value::as_object).map(|point| match text(point, "ip") {
+        "" => text(point, "hostname"),
+        address => address,
+    });
+    let unique: BTreeSet<&str> = addresses.filter(|address| !address.is_empty()).collect();
+    unique.into_iter().collect::<Vec<_>>().join(",")
+}
+
+/// Pairs as `key=value,…`, `<none>` where there are none.
+pub(super) fn pairs(map: Option<&Fields>) -> String {
+    let mut pairs: Vec<String> =
+        map.into_iter().flatten().map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default())).collect();
+    pairs.sort_unstable();
+    if pairs.is_empty() { "<none>".to_owned() } else { pairs.join(",") }
+}
+
+/// A label selector as text, `<none>` where it chooses everything.
+pub(super) fn selector(selector: Option<&Fields>) -> String {
+    let Some(selector) = selector else { return "<none>".to_owned() };
+    let mut parts = match pairs(object(selector, "matchLabels")).as_str() {
+        "<none>" => Vec::new(),
+        pairs => vec![pairs.to_owned()],
+    };
+    for expression in items(selector, "matchExpressions").iter().filter_map(Value::as_object) {
+        let key = text(expression, "key");
+        let mut values: Vec<&str> = items(expression, "values").iter().filter_map(Value::as_str).collect();
+        values.sort_unstable();
+        parts.push(match text(expression, "operator") {
+            "In" => format!("{key} in ({})", values.join(",")),
+            "NotIn" => format!("{key} notin ({})", values.join(",")),
+            "DoesNotExist" => format!("!{key}"),
+            _ => key.to_owned(),
+        });
+    }
+    if parts.is_empty() { "<none>".to_owned() } else { parts.join(",") }
+}
 
 /// How old an object is.
 pub(super) fn age(fields: &Fields, now: Timestamp) -> Value {

@@ -1,16 +1,28 @@
 //! The served kinds: one descriptor each.
 
+mod admission;
 mod cells;
 mod certificate;
+mod classes;
+mod devices;
+mod endpoints;
 mod event;
+mod fairness;
+mod ingress;
+mod limits;
 mod namespace;
+mod network;
 mod node;
 mod plain;
 mod pod;
 mod pod_columns;
 mod pod_validate;
 mod pratique;
+mod rbac;
 mod review;
+mod service;
+mod storage;
+mod volume;
 
 pub use pod::grace as pod_grace;
 
@@ -20,12 +32,24 @@ use crate::registry::Kind;
 pub fn all() -> Vec<Kind> {
     let mut kinds = vec![
         plain::config_map(),
+        endpoints::endpoints(),
         event::core(),
+        limits::range(),
         namespace::namespace(),
         node::node(),
+        volume::volume(),
+        volume::claim(),
         pod::pod(),
+        limits::quota(),
         plain::secret(),
+        service::service(),
         plain::service_account(),
+        admission::mutating_policy(),
+        admission::mutating_binding(),
+        admission::mutating_hooks(),
+        admission::validating_policy(),
+        admission::validating_binding(),
+        admission::validating_hooks(),
         review::self_subject(),
         review::token(),
         review::local_subject_access(),
@@ -34,7 +58,31 @@ pub fn all() -> Vec<Kind> {
         review::subject_access(),
         certificate::request(),
         plain::lease(),
+        endpoints::slice(),
         event::events(),
+        fairness::schema(),
+        fairness::level(),
+        ingress::ingress(),
+        ingress::class(),
+        network::address(),
+        network::policy(),
+        network::range(),
+        classes::runtime(),
+        rbac::cluster_binding(),
+        rbac::cluster_role(),
+        rbac::binding(),
+        rbac::role(),
+        devices::class(),
+        devices::claim(),
+        devices::template(),
+        devices::slice(),
+        classes::priority(),
+        storage::driver(),
+        storage::node(),
+        storage::capacity(),
+        storage::class(),
+        storage::attachment(),
+        storage::attributes_class(),
     ];
     kinds.extend(pratique::all());
     kinds

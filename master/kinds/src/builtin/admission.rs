@@ -1,0 +1,95 @@
+//! Webhooks and policies of admission: kept and checked; what enforces them is told with each write.
+
+use super::cells::AGE;
+use super::service::spec;
+use crate::registry::{Column, Kind, Subresource, column};
+use crate::validate::{Fields, items, object, text};
+use config_kube::k8s_openapi::api::admissionregistration::v1::{
+    MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding, MutatingWebhookConfiguration, ValidatingAdmissionPolicy,
+    ValidatingAdmissionPolicyBinding, ValidatingWebhookConfiguration,
+};
+
+const HOOKS: &[Column] = &[
+    Column { name: "Webhooks", kind: "integer", priority: 0, cell: |fields, _| items(fields, "webhooks").len().into() },
+    AGE,
+];
+
+pub(super) fn mutating_hooks() -> Kind {
+    Kind { columns: HOOKS, categories: &["api-extensions"], ..Kind::of::<MutatingWebhookConfiguration>(false) }
+}
+
+pub(super) fn validating_hooks() -> Kind {
+    Kind { columns: HOOKS, categories: &["api-extensions"], ..Kind::of::<ValidatingWebhookConfiguration>(false) }
+}
+
+const PARAM_KIND: Column = column("ParamKind", |fields, _| param_kind(fields).into());
+
+const BINDING: &[Column] = &[
+    column("PolicyName", |fields, _| text(spec(fields), "policyName").into()),
+    column("ParamRef", |fields, _| param(fields).into()),
+    AGE,
+];
+
+fn param_kind(fields: &Fields) -> String {
+    match object(spec(fields), "paramKind") {
+        None => "<unset>".to_owned(),
+        Some(kind) => format!("{}/{}", text(kind, "apiVersion"), text(kind, "kind")),
+    }
+}
+
+fn param(fields: &Fields) -> String {
+    let Some(param) = object(spec(fields), "paramRef") else { return "<unset>".to_owned() };
+    match (text(param, "namespace"), text(param, "name")) {
+        ("", "") => "<unset>".to_owned(),
+        ("", name) => format!("*/{name}"),
+        (namespace, "") => format!("{namespace}/*"),
+        (namespace, name) => format!("{namespace}/{name}"),
+    }
+}
+
+pub(super) fn validating_policy() -> Kind {
+    Kind {
+        categories: &["api-extensions"],
+        subresources: &[Subresource::Status],
+        columns: const {
+            &[
+                Column {
+                    name: "Validations",
+                    kind: "integer",
+                    priority: 0,
+                    cell: |fields, _| items(spec(fields), "validations").len().into(),
+                },
+                PARAM_KIND,
+                AGE,
+            ]
+        },
+        ..Kind::of::<ValidatingAdmissionPolicy>(false)
+    }
+}
+
+pub(super) fn validating_binding() -> Kind {
+    Kind { columns: BINDING, categories: &["api-extensions"], ..Kind::of::<ValidatingAdmissionPolicyBinding>(false) }
+}
+
+pub(super) fn mutating_policy() -> Kind {
+    Kind {
+        categories: &["api-extensions"],
+        columns: const {
+            &[
+                Column {
+                    name: "Mutations",
+                    kind: "integer",
+                    priority: 0,
+                    cell: |fields, _| items(spec(fields), "mutations").len().into(),
+                },
+                PARAM_KIND,
+                AGE,
+            ]
+        },
+        ..Kind::of::<MutatingAdmissionPolicy>(false)
+    }
+}
+
+pub(super) fn mutating_binding() -> Kind {
+    Kind { columns: BINDING, categories: &["api-extensions"], ..Kind::of::<MutatingAdmissionPolicyBinding>(false) }
+}

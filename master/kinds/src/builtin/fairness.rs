@@ -1,0 +1,68 @@
+//! Flow schemas and priority levels.
+
+use super::cells::{AGE, at};
+use crate::registry::{Column, Kind, Subresource, column};
+use crate::validate::{Fields, items, object};
+use config_kube::k8s_openapi::api::flowcontrol::v1::{FlowSchema, PriorityLevelConfiguration};
+use jiff::Timestamp;
+use serde_json::Value;
+
+pub(super) fn schema() -> Kind {
+    Kind {
+        subresources: &[Subresource::Status],
+        columns: const {
+            &[
+                column("PriorityLevel", |fields, _| at(fields, "spec", "/priorityLevelConfiguration/name").into()),
+                integer("MatchingPrecedence", |fields, _| value(fields, "/spec/matchingPrecedence")),
+                column("DistinguisherMethod", |fields, _| at(fields, "spec", "/distinguisherMethod/type").into()),
+                AGE,
+                column("MissingPL", |fields, _| missing(fields).into()),
+            ]
+        },
+        ..Kind::of::<FlowSchema>(false)
+    }
+}
+
+const fn integer(name: &'static str, cell: fn(&Fields, Timestamp) -> Value) -> Column {
+    Column { name, kind: "integer", priority: 0, cell }
+}
+
+fn value(fields: &Fields, pointer: &str) -> Value {
+    let below = pointer.split('/').skip(2);
+    let mut found = fields.get(pointer.split('/').nth(1).unwrap_or_default());
+    for step in below {
+        found = found.and_then(|value| value.get(step));
+    }
+    found.cloned().unwrap_or_else(|| "<none>".into())
+}
+
+/// The status of the condition that says whether the level is there.
+fn missing(fields: &Fields) -> &str {
+    let conditions = object(fields, "status").map_or(&[][..], |status| items(status, "conditions"));
+    let dangling = conditions.iter().find(|condition| condition["type"] == "Dangling");
+    dangling.and_then(|condition| condition["status"].as_str()).unwrap_or("?")
+}
+
+pub(super) fn level() -> Kind {
+    Kind {
+        subresources: &[Subresource::Status],
+        columns: const {
+            &[
+                column("Type", |fields, _| at(fields, "spec", "/type").into()),
+                integer("NominalConcurrencyShares", |fields, _| shares(fields)),
+                integer("Queues", |fields, _| value(fields, "/spec/limited/limitResponse/queuing/queues")),
+                integer("HandSize", |fields, _| value(fields, "/spec/limited/limitResponse/queuing/handSize")),
+                integer("QueueLengthLimit", |fields, _| {
+                    value(fields, "/spec/limited/limitResponse/queuing/queueLengthLimit")
+                }),
+                AGE,
+            ]
+        },
+        ..Kind::of::<PriorityLevelConfiguration>(false)
+    }
+}
+
+fn shares(fields: &Fields) -> Value {
+    let limited = value(fields, "/spec/limited/nominalConcurrencyShares");
+    if limited.is_number() { limited } else { value(fields, "/spec/exempt/nominalConcurrencyShares") }
+}

@@ -1,0 +1,63 @@
+//! Ingresses and their classes.
+
+use super::cells::{AGE, at, load_balancer};
+use super::service::spec;
+use crate::registry::{Kind, Subresource, column};
+use crate::validate::{Fields, items, object, text};
+use config_kube::k8s_openapi::api::networking::v1::{Ingress, IngressClass};
+
+/// Hosts that a cell shows.
+const SHOWN: usize = 3;
+
+pub(super) fn ingress() -> Kind {
+    Kind {
+        short_names: &["ing"],
+        subresources: &[Subresource::Status],
+        columns: const {
+            &[
+                column("Class", |fields, _| at(fields, "spec", "/ingressClassName").into()),
+                column("Hosts", |fields, _| hosts(fields).into()),
+                column("Address", |fields, _| load_balancer(fields).into()),
+                column("Ports", |fields, _| ports(fields).into()),
+                AGE,
+            ]
+        },
+        ..Kind::of::<Ingress>(true)
+    }
+}
+
+fn hosts(fields: &Fields) -> String {
+    let rules = items(spec(fields), "rules");
+    let hosts: Vec<&str> = rules.iter().filter_map(|rule| rule.get("host")?.as_str()).collect();
+    match hosts.as_slice() {
+        [] => "*".to_owned(),
+        hosts if hosts.len() > SHOWN => {
+            format!("{} + {} more...", hosts[..SHOWN].join(","), rules.len() - SHOWN)
+        }
+        hosts => hosts.join(","),
+    }
+}
+
+fn ports(fields: &Fields) -> &'static str {
+    if items(spec(fields), "tls").is_empty() { "80" } else { "80, 443" }
+}
+
+pub(super) fn class() -> Kind {
+    Kind {
+        columns: const {
+            &[
+                column("Controller", |fields, _| text(spec(fields), "controller").into()),
+                column("Parameters", |fields, _| parameters(fields).into()),
+                AGE,
+            ]
+        },
+        ..Kind::of::<IngressClass>(false)
+    }
+}
+
+fn parameters(fields: &Fields) -> String {
+    let Some(parameters) = object(spec(fields), "parameters") else { return "<none>".to_owned() };
+    let (group, kind, name) = (text(parameters, "apiGroup"), text(parameters, "kind"), text(parameters, "name"));
+    let kind = if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") };
+    format!("{kind}/{name}")
+}

@@ -1,0 +1,38 @@
+//! Limit ranges and resource quotas.
+
+use super::cells::{AGE, CREATED};
+use crate::registry::{Kind, Subresource, column};
+use crate::validate::{Fields, object, text};
+use config_kube::k8s_openapi::api::core::v1::{LimitRange, ResourceQuota};
+
+pub(super) fn range() -> Kind {
+    Kind { short_names: &["limits"], columns: const { &[CREATED] }, ..Kind::of::<LimitRange>(true) }
+}
+
+pub(super) fn quota() -> Kind {
+    Kind {
+        short_names: &["quota"],
+        subresources: &[Subresource::Status],
+        columns: const {
+            &[
+                column("Request", |fields, _| used(fields, false).into()),
+                column("Limit", |fields, _| used(fields, true).into()),
+                AGE,
+            ]
+        },
+        ..Kind::of::<ResourceQuota>(true)
+    }
+}
+
+/// What is used of what there is, of limits or of everything else.
+fn used(fields: &Fields, limits: bool) -> String {
+    let Some(status) = object(fields, "status") else { return String::new() };
+    let (Some(hard), used) = (object(status, "hard"), object(status, "used")) else { return String::new() };
+    let mut names: Vec<&String> = hard.keys().filter(|name| name.starts_with("limits.") == limits).collect();
+    names.sort_unstable();
+    let shown = names.iter().map(|name| {
+        let used = used.map_or("", |used| text(used, name));
+        format!("{name}: {}/{}", if used.is_empty() { "0" } else { used }, text(hard, name))
+    });
+    shown.collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,126 @@
+//! Classes and drivers of storage.
+
+use super::cells::{AGE, NAME, at, flag, named_default};
+use super::service::spec;
+use crate::registry::{Column, Kind, Subresource, column};
+use crate::validate::{Fields, get, items, text};
+use config_kube::k8s_openapi::api::storage::v1::{
+    CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment, VolumeAttributesClass,
+};
+use serde_json::Value;
+
+/// The annotation of the class that claims get which name none.
+const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
+const DEFAULT_CLASS_BETA: &str = "storageclass.beta.kubernetes.io/is-default-class";
+
+pub(super) fn class() -> Kind {
+    Kind {
+        short_names: &["sc"],
+        named: false,
+        columns: const {
+            &[
+                Column { cell: |fields, _| named_default(fields, &[DEFAULT_CLASS, DEFAULT_CLASS_BETA]).into(), ..NAME },
+                column("Provisioner", |fields, _| text(fields, "provisioner").into()),
+                column("ReclaimPolicy", |fields, _| or(text(fields, "reclaimPolicy"), "Delete").into()),
+                column("VolumeBindingMode", |fields, _| or(text(fields, "volumeBindingMode"), "Immediate").into()),
+                column("AllowVolumeExpansion", |fields, _| flag(fields, "allowVolumeExpansion")),
+                AGE,
+            ]
+        },
+        ..Kind::of::<StorageClass>(false)
+    }
+}
+
+fn or<'a>(text: &'a str, none: &'a str) -> &'a str {
+    if text.is_empty() { none } else { text }
+}
+
+pub(super) fn attributes_class() -> Kind {
+    Kind {
+        short_names: &["vac"],
+        columns: const { &[column("DriverName", |fields, _| text(fields, "driverName").into()), AGE] },
+        ..Kind::of::<VolumeAttributesClass>(false)
+    }
+}
+
+pub(super) fn attachment() -> Kind {
+    Kind {
+        subresources: &[Subresource::Status],
+        columns: const {
+            &[
+                column("Attacher", |fields, _| text(spec(fields), "attacher").into()),
+                column("PV", |fields, _| {
+                    at(fields, "spec", "/source/persistentVolumeName").replace("<none>", "").into()
+                }),
+                column("Node", |fields, _| text(spec(fields), "nodeName").into()),
+                column("Attached", |fields, _| {
+                    let attached = fields.get("status").is_some_and(|status| status["attached"] == true);
+                    if attached { "true" } else { "false" }.into()
+                }),
+                AGE,
+            ]
+        },
+        ..Kind::of::<VolumeAttachment>(false)
+    }
+}
+
+pub(super) fn driver() -> Kind {
+    Kind {
+        columns: const {
+            &[
+                boolean("AttachRequired", |fields, _| flag(spec(fields), "attachRequired")),
+                boolean("PodInfoOnMount", |fields, _| flag(spec(fields), "podInfoOnMount")),
+                boolean("StorageCapacity", |fields, _| flag(spec(fields), "storageCapacity")),
+                column("TokenRequests", |fields, _| audiences(fields).into()),
+                boolean("RequiresRepublish", |fields, _| flag(spec(fields), "requiresRepublish")),
+                column("Modes", |fields, _| lifecycles(fields).into()),
+                AGE,
+            ]
+        },
+        ..Kind::of::<CSIDriver>(false)
+    }
+}
+
+const fn boolean(name: &'static str, cell: fn(&Fields, jiff::Timestamp) -> Value) -> Column {
+    Column { name, kind: "boolean", priority: 0, cell }
+}
+
+fn audiences(fields: &Fields) -> String {
+    let requests = items(spec(fields), "tokenRequests").iter();
+    let list: Vec<&str> = requests.map(|request| request["audience"].as_str().unwrap_or_default()).collect();
+    if list.is_empty() { "<unset>".to_owned() } else { list.join(",") }
+}
+
+fn lifecycles(fields: &Fields) -> String {
+    let list: Vec<&str> = items(spec(fields), "volumeLifecycleModes").iter().filter_map(Value::as_str).collect();
+    if list.is_empty() { "<none>".to_owned() } else { list.join(",") }
+}
+
+pub(super) fn node() -> Kind {
+    Kind {
+        columns: const {
+            &[
+                Column {
+                    name: "Drivers",
+                    kind: "integer",
+                    priority: 0,
+                    cell: |fields, _| items(spec(fields), "drivers").len().into(),
+                },
+                AGE,
+            ]
+        },
+        ..Kind::of::<CSINode>(false)
+    }
+}
+
+pub(super) fn capacity() -> Kind {
+    Kind {
+        columns: const {
+            &[
+                column("StorageClassName", |fields, _| text(fields, "storageClassName").into()),
+                column("Capacity", |fields, _| get(fields, "capacity").as_str().unwrap_or("<unset>").into()),
+            ]
+        },
+        ..Kind::of::<CSIStorageCapacity>(true)
+    }
+}

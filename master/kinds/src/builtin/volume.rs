@@ -1,0 +1,106 @@
+//! Persistent volumes and claims of them.
+
+use super::cells::{AGE, at};
+use super::service::spec;
+use crate::object::{meta_text, metadata};
+use crate::registry::{Kind, Subresource, column, wide};
+use crate::validate::{Fields, get, items, object, text};
+use config_kube::k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use serde_json::Value;
+
+/// Where the class of a volume or claim stood before there was a field for it.
+const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
+
+pub(super) fn volume() -> Kind {
+    Kind {
+        short_names: &["pv"],
+        subresources: &[Subresource::Status],
+        columns: const {
+            &[
+                column("Capacity", |fields, _| text(object_of(spec(fields), "capacity"), "storage").into()),
+                column("Access Modes", |fields, _| modes(spec(fields)).into()),
+                column("Reclaim Policy", |fields, _| text(spec(fields), "persistentVolumeReclaimPolicy").into()),
+                column("Status", |fields, _| phase(fields).into()),
+                column("Claim", |fields, _| claim_of(fields).into()),
+                column("StorageClass", |fields, _| class(fields).into()),
+                column("VolumeAttributesClass", |fields, _| unset(spec(fields), "volumeAttributesClassName").into()),
+                column("Reason", |fields, _| text(object_of(fields, "status"), "reason").into()),
+                AGE,
+                wide("VolumeMode", |fields, _| unset(spec(fields), "volumeMode").into()),
+            ]
+        },
+        ..Kind::of::<PersistentVolume>(false)
+    }
+}
+
+pub(super) fn claim() -> Kind {
+    Kind {
+        short_names: &["pvc"],
+        subresources: &[Subresource::Status],
+        columns: const {
+            &[
+                column("Status", |fields, _| phase(fields).into()),
+                column("Volume", |fields, _| text(spec(fields), "volumeName").into()),
+                column("Capacity", |fields, _| claimed(fields).into()),
+                column("Access Modes", |fields, _| claimed_modes(fields).into()),
+                column("StorageClass", |fields, _| class(fields).into()),
+                column("VolumeAttributesClass", |fields, _| unset(spec(fields), "volumeAttributesClassName").into()),
+                AGE,
+                wide("VolumeMode", |fields, _| unset(spec(fields), "volumeMode").into()),
+            ]
+        },
+        ..Kind::of::<PersistentVolumeClaim>(true)
+    }
+}
+
+fn object_of<'a>(fields: &'a Fields, key: &str) -> &'a Fields {
+    static EMPTY: std::sync::LazyLock<Fields> = std::sync::LazyLock::new(Fields::new);
+    object(fields, key).unwrap_or(&EMPTY)
+}
+
+fn unset<'a>(fields: &'a Fields, key: &str) -> &'a str {
+    get(fields, key).as_str().unwrap_or("<unset>")
+}
+
+fn phase(fields: &Fields) -> &str {
+    if meta_text(fields, "deletionTimestamp").is_empty() {
+        text(object_of(fields, "status"), "phase")
+    } else {
+        "Terminating"
+    }
+}
+
+/// Access modes as users know them, each once and in one order.
+fn modes(fields: &Fields) -> String {
+    let has = |mode: &str| items(fields, "accessModes").iter().any(|found| found == mode);
+    let known =
+        [("ReadWriteOnce", "RWO"), ("ReadOnlyMany", "ROX"), ("ReadWriteMany", "RWX"), ("ReadWriteOncePod", "RWOP")];
+    let shown: Vec<&str> = known.iter().filter(|(mode, _)| has(mode)).map(|(_, short)| *short).collect();
+    shown.join(",")
+}
+
+fn claim_of(fields: &Fields) -> String {
+    object(spec(fields), "claimRef")
+        .map(|claim| format!("{}/{}", text(claim, "namespace"), text(claim, "name")))
+        .unwrap_or_default()
+}
+
+/// The storage class, where it stands now or where it once stood.
+fn class(fields: &Fields) -> &str {
+    let annotation = object(metadata(fields), "annotations").map_or(&Value::Null, |notes| get(notes, CLASS_ANNOTATION));
+    annotation.as_str().unwrap_or_else(|| text(spec(fields), "storageClassName"))
+}
+
+fn claimed(fields: &Fields) -> &str {
+    if text(spec(fields), "volumeName").is_empty() {
+        return "";
+    }
+    match at(fields, "status", "/capacity/storage") {
+        "<none>" => "0",
+        storage => storage,
+    }
+}
+
+fn claimed_modes(fields: &Fields) -> String {
+    if text(spec(fields), "volumeName").is_empty() { String::new() } else { modes(object_of(fields, "status")) }
+}
