@@ -23,6 +23,7 @@ mod review;
 mod service;
 mod storage;
 mod volume;
+mod workload;
 
 pub use pod::grace as pod_grace;
 
@@ -40,6 +41,8 @@ pub fn all() -> Vec<Kind> {
         volume::volume(),
         volume::claim(),
         pod::pod(),
+        workload::pod_template(),
+        workload::replication_controller(),
         limits::quota(),
         plain::secret(),
         service::service(),
@@ -56,6 +59,15 @@ pub fn all() -> Vec<Kind> {
         review::self_subject_access(),
         review::self_subject_rules(),
         review::subject_access(),
+        workload::controller_revision(),
+        workload::daemon_set(),
+        workload::deployment(),
+        workload::replica_set(),
+        workload::stateful_set(),
+        workload::horizontal_pod_autoscaler(),
+        workload::horizontal_pod_autoscaler_v1(),
+        workload::cron_job(),
+        workload::job(),
         certificate::request(),
         plain::lease(),
         endpoints::slice(),
@@ -83,6 +95,7 @@ pub fn all() -> Vec<Kind> {
         storage::class(),
         storage::attachment(),
         storage::attributes_class(),
+        workload::pod_disruption_budget(),
     ];
     kinds.extend(pratique::all());
     kinds

@@ -1,0 +1,105 @@
+//! Horizontal pod autoscalers, in both versions.
+
+use super::columns::{count, number};
+use crate::builtin::cells::AGE;
+use crate::registry::{Column, Kind, Strategy, Subresource, column};
+use crate::validate::{Fields, get, items, object, text};
+use config_kube::k8s_openapi::api::autoscaling;
+use serde_json::Value;
+
+/// Metrics that a row shows.
+const SHOWN: usize = 2;
+
+const COLUMNS: &[Column] = &[
+    column("Reference", |fields, _| reference(fields).into()),
+    column("Targets", |fields, _| targets(fields).into()),
+    column("MinPods", |fields, _| minimum(fields).into()),
+    number("MaxPods", |fields, _| count(fields, "spec", "/maxReplicas").into()),
+    number("Replicas", |fields, _| count(fields, "status", "/currentReplicas").into()),
+    AGE,
+];
+
+pub(in crate::builtin) fn v2() -> Kind {
+    Kind {
+        short_names: &["hpa"],
+        categories: &["all"],
+        subresources: &[Subresource::Status],
+        columns: COLUMNS,
+        strategy: Strategy { ..Strategy::default() },
+        ..Kind::of::<autoscaling::v2::HorizontalPodAutoscaler>(true)
+    }
+}
+
+pub(in crate::builtin) fn v1() -> Kind {
+    Kind {
+        short_names: &["hpa"],
+        categories: &["all"],
+        subresources: &[Subresource::Status],
+        columns: COLUMNS,
+        strategy: Strategy { ..Strategy::default() },
+        ..Kind::of::<autoscaling::v1::HorizontalPodAutoscaler>(true)
+    }
+}
+
+fn reference(fields: &Fields) -> String {
+    let target = object(fields, "spec").and_then(|spec| object(spec, "scaleTargetRef"));
+    target.map_or(String::new(), |target| format!("{}/{}", text(target, "kind"), text(target, "name")))
+}
+
+fn minimum(fields: &Fields) -> String {
+    let least = object(fields, "spec").and_then(|spec| get(spec, "minReplicas").as_i64());
+    least.map_or("<unset>".to_owned(), |least| least.to_string())
+}
+
+fn targets(fields: &Fields) -> String {
+    let list = |field, key| object(fields, field).map_or(&[][..], |inner| items(inner, key));
+    let (specs, statuses) = (list("spec", "metrics"), list("status", "currentMetrics"));
+    if specs.is_empty() {
+        return "<none>".to_owned();
+    }
+    let shown: Vec<String> = specs
+        .iter()
+        .take(SHOWN)
+        .enumerate()
+        .map(|(number, spec)| target(spec, statuses.get(number).unwrap_or(&Value::Null)))
+        .collect();
+    let shown = shown.join(", ");
+    if specs.len() > SHOWN { format!("{shown} + {} more...", specs.len() - SHOWN) } else { shown }
+}
+
+/// A metric: what it is, and what it should be.
+fn target(spec: &Value, status: &Value) -> String {
+    let word = |value: &Value, pointer: &str| value.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+    let percent =
+        |value: &Value, pointer: &str| value.pointer(pointer).and_then(Value::as_i64).map(|share| format!("{share}%"));
+    let unknown = || "<unknown>".to_owned();
+    let (source, resource) = match spec.get("type").and_then(Value::as_str) {
+        Some("External") => ("external", false),
+        Some("Pods") => ("pods", false),
+        Some("Object") => ("object", false),
+        Some("Resource") => ("resource", true),
+        Some("ContainerResource") => ("containerResource", true),
+        Some(_) | None => return "<unknown type>".to_owned(),
+    };
+    let at = |end: &str| format!("/{source}{end}");
+    if resource {
+        let name = word(spec, &at("/name")).unwrap_or_default();
+        return match word(spec, &at("/target/averageValue")) {
+            Some(target) => {
+                format!("{name}: {}/{target}", word(status, &at("/current/averageValue")).unwrap_or_else(unknown))
+            }
+            None => format!(
+                "{name}: {}/{}",
+                percent(status, &at("/current/averageUtilization")).unwrap_or_else(unknown),
+                percent(spec, &at("/target/averageUtilization")).unwrap_or_else(|| "<auto>".to_owned()),
+            ),
+        };
+    }
+    if let Some(target) = word(spec, &at("/target/averageValue")) {
+        let current = word(status, &at("/current/averageValue")).unwrap_or_else(unknown);
+        let end = if source == "pods" { "" } else { " (avg)" };
+        return format!("{current}/{target}{end}");
+    }
+    let current = word(status, &at("/current/value")).unwrap_or_else(unknown);
+    format!("{current}/{}", word(spec, &at("/target/value")).unwrap_or_default())
+}

@@ -1,0 +1,35 @@
+//! Controller revisions.
+
+use super::columns::number;
+use crate::builtin::cells::AGE;
+use crate::object::metadata;
+use crate::registry::{Kind, column};
+use crate::validate::{Fields, get, items, text};
+use config_kube::k8s_openapi::api::apps::v1::ControllerRevision;
+use serde_json::Value;
+
+pub(in crate::builtin) fn controller_revision() -> Kind {
+    Kind {
+        columns: const {
+            &[
+                column("Controller", |fields, _| controller(fields).into()),
+                number("Revision", |fields, _| get(fields, "revision").as_i64().unwrap_or_default().into()),
+                AGE,
+            ]
+        },
+        ..Kind::of::<ControllerRevision>(true)
+    }
+}
+
+/// Kind, group and name of the owner that controls it.
+fn controller(fields: &Fields) -> String {
+    let owners = items(metadata(fields), "ownerReferences").iter().filter_map(Value::as_object);
+    let Some(owner) = owners.into_iter().find(|owner| get(owner, "controller") == &Value::Bool(true)) else {
+        return "<none>".to_owned();
+    };
+    let kind = text(owner, "kind").to_lowercase();
+    match text(owner, "apiVersion").split_once('/') {
+        Some((group, _)) => format!("{kind}.{group}/{}", text(owner, "name")),
+        None => format!("{kind}/{}", text(owner, "name")),
+    }
+}

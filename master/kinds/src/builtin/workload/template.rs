@@ -1,0 +1,23 @@
+//! Pod templates as objects of their own.
+
+use super::columns::{label_map, names};
+use crate::registry::{Kind, Strategy, column};
+use crate::validate::object;
+use config_kube::k8s_openapi::api::core::v1::PodTemplate;
+
+pub(in crate::builtin) fn pod_template() -> Kind {
+    Kind {
+        columns: const {
+            &[
+                column("Containers", |fields, _| names(object(fields, "template"), "name").into()),
+                column("Images", |fields, _| names(object(fields, "template"), "image").into()),
+                column("Pod Labels", |fields, _| {
+                    let metadata = object(fields, "template").and_then(|template| object(template, "metadata"));
+                    label_map(metadata.and_then(|metadata| object(metadata, "labels"))).into()
+                }),
+            ]
+        },
+        strategy: Strategy { generation: true, ..Strategy::default() },
+        ..Kind::of::<PodTemplate>(true)
+    }
+}
