@@ -5,7 +5,7 @@
 
 use crate::error::ApiError;
 use crate::registry::{Kind, Registry, Subresource};
-use crate::schema::{self, DEFINITIONS, merge};
+use crate::schema::{self, DEFINITIONS};
 use crate::verbs::no_resource;
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
@@ -72,9 +72,6 @@ fn hash(document: &Bytes) -> String {
 fn document(root: &str, kinds: &[Arc<Kind>]) -> Value {
     let sources: Vec<schema::Source> = kinds.iter().map(|kind| kind.source).collect();
     let (mut definitions, _) = schema::definitions(&sources);
-    for (name, definition) in &mut definitions {
-        patch_strategies(name, definition);
-    }
     let mut paths = Map::new();
     for kind in kinds {
         let gvk = json!({"group": kind.group, "version": kind.version, "kind": kind.kind});
@@ -111,19 +108,6 @@ fn list_definition(kind: &Kind, definitions: &mut Map<String, Value>) {
         ],
     });
     definitions.insert(format!("{}List", kind.schema), list);
-}
-
-/// Says how strategic merge patch treats lists.
-fn patch_strategies(name: &str, definition: &mut Value) {
-    let Some(properties) = definition.get_mut("properties").and_then(Value::as_object_mut) else { return };
-    for (field, schema) in properties {
-        if let Some((key, retain)) = merge::find(name, field) {
-            schema["x-kubernetes-patch-strategy"] = if retain { "merge,retainKeys" } else { "merge" }.into();
-            if !key.is_empty() {
-                schema["x-kubernetes-patch-merge-key"] = key.into();
-            }
-        }
-    }
 }
 
 /// Patch types that a kind's path takes.

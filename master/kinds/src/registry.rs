@@ -159,6 +159,21 @@ pub const fn wide(name: &'static str, cell: fn(&Fields, Timestamp) -> Value) -> 
     Column { name, kind: "string", priority: 1, cell }
 }
 
+/// Dotted paths of fields that a write resets and its manager therefore never owns (upstream: `GetResetFields`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reset {
+    /// Of a write of the object.
+    pub main: &'static [&'static str],
+    /// Of a write of the status.
+    pub status: &'static [&'static str],
+}
+
+impl Default for Reset {
+    fn default() -> Self {
+        Self { main: &["status"], status: &["spec"] }
+    }
+}
+
 /// What a kind does to its objects on the way in.
 #[derive(Clone, Copy)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own about a kind")]
@@ -183,6 +198,8 @@ pub struct Strategy {
     pub generation: bool,
     /// Whether deletion waits for somebody to confirm it by a grace period of 0.
     pub graceful: bool,
+    /// Fields that writes never own.
+    pub reset: Reset,
 }
 
 impl Default for Strategy {
@@ -198,6 +215,7 @@ impl Default for Strategy {
             status_carries_metadata: true,
             generation: false,
             graceful: false,
+            reset: Reset::default(),
         }
     }
 }

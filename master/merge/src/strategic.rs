@@ -62,15 +62,15 @@ fn merge_object(fields: &mut Map<String, Value>, patch: &Map<String, Value>, pla
     }
     for (key, order) in patch {
         if let Some(field) = key.strip_prefix(ORDER) {
-            let (_, merge) = place.field(field);
-            set_order(fields, field, order, patch.get(field), merge)?;
+            set_order(fields, field, order, patch.get(field), place.field(field).merge())?;
         }
     }
     Ok(())
 }
 
 fn merge_field(fields: &mut Map<String, Value>, key: &str, value: &Value, place: Place<'_>) -> Result<(), ApiError> {
-    let (inner, merge) = place.field(key);
+    let inner = place.field(key);
+    let merge = inner.merge();
     match (fields.get_mut(key), value) {
         (_, Value::Null) => drop(fields.remove(key)),
         (Some(Value::Object(old)), Value::Object(patch)) => {
@@ -86,10 +86,10 @@ fn merge_field(fields: &mut Map<String, Value>, key: &str, value: &Value, place:
                 fields.insert(key.to_owned(), Value::Object(fresh));
             }
         }
-        (Some(Value::Array(old)), Value::Array(patch)) => merge_list(old, patch, inner, merge)?,
+        (Some(Value::Array(old)), Value::Array(patch)) => merge_list(old, patch, inner.items(), merge)?,
         (_, Value::Array(patch)) => {
             let mut fresh = Vec::new();
-            merge_list(&mut fresh, patch, inner, merge)?;
+            merge_list(&mut fresh, patch, inner.items(), merge)?;
             fields.insert(key.to_owned(), Value::Array(fresh));
         }
         (_, value) => drop(fields.insert(key.to_owned(), value.clone())),
@@ -99,7 +99,7 @@ fn merge_field(fields: &mut Map<String, Value>, key: &str, value: &Value, place:
 
 fn merge_list(old: &mut Vec<Value>, patch: &[Value], place: Place<'_>, merge: Merge) -> Result<(), ApiError> {
     match merge {
-        Merge::Atomic => {
+        Merge::Atomic | Merge::Replace => {
             *old = patch.to_vec();
             Ok(())
         }
@@ -175,7 +175,7 @@ fn set_order(
     let Some(Value::Array(list)) = fields.get_mut(field) else { return Ok(()) };
     let id = |value: &Value| match merge {
         Merge::Key(key) => value.get(key).cloned().unwrap_or_default(),
-        Merge::Set | Merge::Atomic => value.clone(),
+        Merge::Set | Merge::Atomic | Merge::Replace => value.clone(),
     };
     if merge == Merge::Atomic && patched.is_some() {
         return Ok(());

@@ -39,7 +39,7 @@ impl Schemas {
                 path.push('.');
             }
             path.push_str(key);
-            let keep = match known.get(key.as_str()) {
+            let keep = match known.fields.get(key.as_str()) {
                 Some(_) if value.is_null() => false,
                 Some(field) => {
                     self.value(field.node, value, path, checked);

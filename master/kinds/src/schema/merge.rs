@@ -1,59 +1,151 @@
-//! Which lists strategic merge patch merges, and by which key (upstream: `patchStrategy`, `patchMergeKey` tags).
+//! How fields are merged: strategic merge patch's keys, and the list and map types of server-side apply.
+//!
+//! Upstream has these facts as tags of its types (`patchStrategy`, `patchMergeKey`, `listType`, `mapType`), which
+//! `k8s-openapi` drops. [`extend`] writes them into definitions as the `x-kubernetes-*` extensions that upstream
+//! serves, and compiled schemas read them from there, so that kinds with extensions of their own are met alike.
 
-/// How a patch's list meets the object's.
+mod facts;
+
+use facts::{ATOMIC, FACTS, Fact};
+use serde_json::{Map, Value, json};
+
+/// How a patch's field meets the object's in a strategic merge patch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Merge {
-    /// The patch's list replaces the object's.
+    /// The patch's list replaces the object's; objects are merged field by field.
     Atomic,
     /// Items are objects with this key, merged one by one.
     Key(&'static str),
     /// Items are plain values, each at most once.
     Set,
+    /// The patch's object replaces the object's.
+    Replace,
 }
 
-/// Definition (its last part), field, key (empty: a set), whether `retainKeys` is part of the strategy.
-const TABLE: &[(&str, &str, &str, bool)] = &[
-    ("ObjectMeta", "ownerReferences", "uid", false),
-    ("ObjectMeta", "finalizers", "", false),
-    ("PodSpec", "containers", "name", false),
-    ("PodSpec", "initContainers", "name", false),
-    ("PodSpec", "ephemeralContainers", "name", false),
-    ("PodSpec", "volumes", "name", true),
-    ("PodSpec", "imagePullSecrets", "name", false),
-    ("PodSpec", "hostAliases", "ip", false),
-    ("PodSpec", "topologySpreadConstraints", "topologyKey", false),
-    ("PodSpec", "resourceClaims", "name", true),
-    ("PodSpec", "schedulingGates", "name", false),
-    ("Container", "env", "name", false),
-    ("Container", "ports", "containerPort", false),
-    ("Container", "volumeMounts", "mountPath", false),
-    ("Container", "volumeDevices", "devicePath", false),
-    ("EphemeralContainer", "env", "name", false),
-    ("EphemeralContainer", "ports", "containerPort", false),
-    ("EphemeralContainer", "volumeMounts", "mountPath", false),
-    ("EphemeralContainer", "volumeDevices", "devicePath", false),
-    ("PodStatus", "conditions", "type", false),
-    ("PodStatus", "podIPs", "ip", false),
-    ("PodStatus", "hostIPs", "ip", false),
-    ("PodStatus", "resourceClaimStatuses", "name", true),
-    ("NodeSpec", "podCIDRs", "", false),
-    ("NodeStatus", "conditions", "type", false),
-    ("NodeStatus", "addresses", "type", false),
-    ("NamespaceStatus", "conditions", "type", false),
-    ("ServiceAccount", "secrets", "name", false),
-];
-
-/// How a field of a definition of upstream's is merged.
+/// How a field of a definition of upstream's is merged by strategic merge patch.
 pub fn merge(definition: &str, field: &str) -> Merge {
-    match find(definition, field) {
-        None => Merge::Atomic,
-        Some(("", _)) => Merge::Set,
-        Some((key, _)) => Merge::Key(key),
+    let found = facts_of(definition, field).find_map(|fact| match fact {
+        Fact::Keyed(key) | Fact::KeyedBy(key, _) | Fact::Merged(key) | Fact::Retained(key) => Some(Merge::Key(key)),
+        Fact::MergedSet => Some(Merge::Set),
+        Fact::Replaced => Some(Merge::Replace),
+        Fact::Mapped(_)
+        | Fact::Set
+        | Fact::AtomicMap
+        | Fact::Granular
+        | Fact::RetainKeys
+        | Fact::Struct
+        | Fact::Default(_) => None,
+    });
+    found.unwrap_or(Merge::Atomic)
+}
+
+/// What the table says of a definition: `group.version.Kind` behind upstream's prefixes.
+fn definition_facts(definition: &str) -> &'static [(&'static str, Fact)] {
+    let own = short(definition).unwrap_or_default();
+    let found = FACTS.binary_search_by(|(known, _)| (*known).cmp(own));
+    found.map_or(&[], |index| FACTS[index].1)
+}
+
+/// `group.version.Kind` of a definition of upstream's.
+fn short(definition: &str) -> Option<&str> {
+    let rest = definition.strip_prefix("io.k8s.")?;
+    let (kind, _) = rest.rmatch_indices('.').nth(2)?;
+    Some(&rest[kind + 1..])
+}
+
+fn facts_of(definition: &str, field: &str) -> impl Iterator<Item = &'static Fact> {
+    definition_facts(definition).iter().filter(move |(known, _)| *known == field).map(|(_, fact)| fact)
+}
+
+/// The extensions of a field: `x-kubernetes-patch-*`, `x-kubernetes-list-*`, `x-kubernetes-map-type`, `default`.
+pub fn extensions(definition: &str, field: &str) -> Vec<(&'static str, Value)> {
+    let mut all = Vec::new();
+    for fact in facts_of(definition, field) {
+        let mut patch = |strategy: &str, key: &str| {
+            all.push(("x-kubernetes-patch-strategy", json!(strategy)));
+            if !key.is_empty() {
+                all.push(("x-kubernetes-patch-merge-key", json!(key)));
+            }
+        };
+        match fact {
+            Fact::Keyed(key) | Fact::KeyedBy(key, _) | Fact::Merged(key) => patch("merge", key),
+            Fact::Retained(key) => patch("merge,retainKeys", key),
+            Fact::MergedSet => patch("merge", ""),
+            Fact::RetainKeys => patch("retainKeys", ""),
+            Fact::Replaced => patch("replace", ""),
+            Fact::Mapped(_) | Fact::Set | Fact::AtomicMap | Fact::Granular | Fact::Struct | Fact::Default(_) => {}
+        }
+        let map = |keys: &[&str]| {
+            [("x-kubernetes-list-type", json!("map")), ("x-kubernetes-list-map-keys", json!(keys))].to_vec()
+        };
+        all.extend(match fact {
+            Fact::Keyed(key) | Fact::Retained(key) => map(&[key]),
+            Fact::KeyedBy(_, keys) | Fact::Mapped(keys) => map(keys),
+            Fact::Set | Fact::MergedSet => vec![("x-kubernetes-list-type", json!("set"))],
+            Fact::AtomicMap => vec![("x-kubernetes-map-type", json!("atomic"))],
+            Fact::Granular => vec![("x-kubernetes-map-type", json!("granular"))],
+            Fact::Struct => vec![("default", json!({}))],
+            Fact::Default(text) => vec![("default", json!(text))],
+            Fact::Merged(_) | Fact::RetainKeys | Fact::Replaced => Vec::new(),
+        });
+    }
+    all
+}
+
+/// Whether objects of a definition are merged as a whole.
+pub fn is_atomic(definition: &str) -> bool {
+    short(definition).is_some_and(|own| ATOMIC.binary_search(&own).is_ok())
+}
+
+/// Writes all that is known of a definition into it.
+pub(super) fn extend(name: &str, definition: &mut Map<String, Value>) {
+    if is_atomic(name) {
+        definition.insert("x-kubernetes-map-type".to_owned(), "atomic".into());
+    }
+    let Some(Value::Object(properties)) = definition.get_mut("properties") else { return };
+    let whole = name.starts_with("io.k8s.")
+        && ["apiVersion", "kind", "metadata"].iter().all(|key| properties.contains_key(*key));
+    for (field, schema) in properties {
+        let Value::Object(schema) = schema else { continue };
+        for (key, value) in extensions(name, field) {
+            schema.insert(key.to_owned(), value);
+        }
+        if whole && matches!(field.as_str(), "metadata" | "spec" | "status") {
+            schema.insert("default".to_owned(), json!({}));
+        }
     }
 }
 
-/// Merge key (empty for a set) and whether `retainKeys` belongs to it.
-pub fn find(definition: &str, field: &str) -> Option<(&'static str, bool)> {
-    let own = definition.strip_prefix("io.k8s.")?.rsplit('.').next()?;
-    TABLE.iter().find(|(name, known, ..)| *name == own && *known == field).map(|(_, _, key, retain)| (*key, *retain))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tables_are_in_order_without_doubles() {
+        assert!(FACTS.windows(2).all(|pair| pair[0].0 < pair[1].0));
+        assert!(ATOMIC.windows(2).all(|pair| pair[0] < pair[1]));
+    }
+
+    #[test]
+    fn ports_are_merged_by_one_key_and_applied_by_two() {
+        let service = "io.k8s.api.core.v1.ServiceSpec";
+        assert_eq!(merge(service, "ports"), Merge::Key("port"));
+        assert_eq!(
+            Value::Object(
+                extensions(service, "ports").into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+            ),
+            json!({
+                "x-kubernetes-patch-strategy": "merge", "x-kubernetes-patch-merge-key": "port",
+                "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["port", "protocol"],
+            })
+        );
+    }
+
+    #[test]
+    fn names_of_definitions_are_cut_to_group_version_and_kind() {
+        assert_eq!(short("io.k8s.api.core.v1.Pod"), Some("core.v1.Pod"));
+        assert_eq!(short("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"), Some("meta.v1.ObjectMeta"));
+        assert_eq!(short("dev.pratique.v1alpha1.Machine"), None);
+        assert!(is_atomic("io.k8s.apimachinery.pkg.apis.meta.v1.LabelSelector"));
+    }
 }

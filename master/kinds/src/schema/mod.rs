@@ -5,8 +5,10 @@
 mod check;
 pub mod merge;
 mod normalize;
+mod place;
 
 use merge::Merge;
+pub use place::{Leaf, List, ListKey, Place, Shape};
 use schemars::generate::{SchemaGenerator, SchemaSettings};
 use serde_json::{Map, Value};
 use std::collections::HashMap;
@@ -35,17 +37,24 @@ pub fn definitions(sources: &[Source]) -> (Map<String, Value>, Vec<String>) {
 }
 
 /// A known field.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 struct Field {
     node: usize,
+    /// For strategic merge patch.
     merge: Merge,
+    /// For server-side apply, of a list.
+    list: List,
+    /// Whether an object or map is owned as a whole, where it is not as its definition says.
+    atomic: Option<bool>,
+    /// Whether the object is always there, if only empty.
+    always: bool,
 }
 
 /// What a value must be.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 enum Node {
     /// Known fields only.
-    Object(HashMap<Box<str>, Field>),
+    Object(Object),
     /// Any keys, one form of value.
     Map(usize),
     Array(usize),
@@ -65,6 +74,14 @@ enum Node {
     Any,
 }
 
+/// An object with known fields.
+#[derive(Debug, Clone, PartialEq)]
+struct Object {
+    fields: HashMap<Box<str>, Field>,
+    /// Whether it is owned as a whole.
+    atomic: bool,
+}
+
 /// Compiled schemas of all served kinds; kinds are found by their definition's name.
 #[derive(Debug)]
 pub struct Schemas {
@@ -82,7 +99,7 @@ impl Schemas {
             schemas.nodes.push(Node::Any);
         }
         for (name, definition) in definitions {
-            let node = schemas.node(name, definition);
+            let node = schemas.node(name, definition, definitions);
             if let Some(index) = schemas.names.get(name) {
                 schemas.nodes[*index] = node;
             }
@@ -92,15 +109,14 @@ impl Schemas {
 
     /// The place of a definition, from which [`Place::field`] leads on.
     pub fn place(&self, name: &str) -> Place<'_> {
-        Place { schemas: self, node: self.names.get(name).copied() }
+        Place::new(self, self.names.get(name).copied())
     }
 
-    fn add(&mut self, schema: &Value) -> usize {
-        let target = schema.pointer("/allOf/0/$ref").or_else(|| schema.get("$ref")).and_then(Value::as_str);
-        if let Some(index) = target.and_then(|target| self.names.get(target.strip_prefix(DEFINITIONS)?)) {
+    fn add(&mut self, schema: &Value, definitions: &Map<String, Value>) -> usize {
+        if let Some(index) = target(schema).and_then(|target| self.names.get(target)) {
             return *index;
         }
-        let node = self.node("", schema);
+        let node = self.node("", schema, definitions);
         // Simple forms are shared.
         let simple = !matches!(node, Node::Object(_) | Node::Map(_) | Node::Array(_));
         if simple && let Some(index) = self.nodes.iter().position(|known| *known == node) {
@@ -110,7 +126,7 @@ impl Schemas {
         self.nodes.len() - 1
     }
 
-    fn node(&mut self, name: &str, schema: &Value) -> Node {
+    fn node(&mut self, name: &str, schema: &Value, definitions: &Map<String, Value>) -> Node {
         if name.ends_with(".api.resource.Quantity") {
             return Node::Quantity;
         }
@@ -119,9 +135,9 @@ impl Schemas {
             return Node::IntOrString;
         }
         match schema.get("type").and_then(Value::as_str) {
-            Some("object") => self.object(name, schema),
+            Some("object") => self.object(name, schema, definitions),
             Some("array") => match schema.get("items") {
-                Some(items) => Node::Array(self.add(items)),
+                Some(items) => Node::Array(self.add(items, definitions)),
                 None => Node::Any,
             },
             Some("string") if format == "date-time" => Node::Time,
@@ -134,40 +150,70 @@ impl Schemas {
         }
     }
 
-    fn object(&mut self, name: &str, schema: &Value) -> Node {
+    fn object(&mut self, name: &str, schema: &Value, definitions: &Map<String, Value>) -> Node {
         if let Some(properties) = schema.get("properties").and_then(Value::as_object) {
             let fields = properties.iter().map(|(field, schema)| {
-                let found = Field { node: self.add(schema), merge: merge::merge(name, field) };
+                let found = Field {
+                    node: self.add(schema, definitions),
+                    merge: merge::merge(name, field),
+                    list: list(schema, definitions),
+                    atomic: schema.get(MAP_TYPE).map(|kind| kind == "atomic"),
+                    always: schema.get("default").and_then(Value::as_object).is_some_and(Map::is_empty),
+                };
                 (field.as_str().into(), found)
             });
-            return Node::Object(fields.collect());
+            let fields = fields.collect();
+            return Node::Object(Object { fields, atomic: schema.get(MAP_TYPE).is_some_and(|kind| kind == "atomic") });
         }
         match schema.get("additionalProperties") {
-            Some(values @ Value::Object(_)) => Node::Map(self.add(values)),
+            Some(values @ Value::Object(_)) => Node::Map(self.add(values, definitions)),
             Some(_) | None => Node::Any,
         }
     }
 }
 
-/// A place in a schema while an object is walked; nowhere, where the schema knows no more.
-#[derive(Debug, Clone, Copy)]
-pub struct Place<'a> {
-    schemas: &'a Schemas,
-    node: Option<usize>,
+const MAP_TYPE: &str = "x-kubernetes-map-type";
+
+/// The definition that a schema refers to.
+fn target(schema: &Value) -> Option<&str> {
+    let target = schema.pointer("/allOf/0/$ref").or_else(|| schema.get("$ref"))?;
+    target.as_str()?.strip_prefix(DEFINITIONS)
 }
 
-impl Place<'_> {
-    /// The place of a field's value, or of a list's items, and how such a list is merged.
-    pub fn field(self, name: &str) -> (Self, Merge) {
-        let (node, merge) = match self.node.map(|node| &self.schemas.nodes[node]) {
-            Some(Node::Object(fields)) => match fields.get(name) {
-                Some(field) => (Some(field.node), field.merge),
-                None => (None, Merge::Atomic),
-            },
-            Some(Node::Map(inner)) => (Some(*inner), Merge::Atomic),
-            _ => (None, Merge::Atomic),
-        };
-        let node = node.map(|node| if let Node::Array(items) = &self.schemas.nodes[node] { *items } else { node });
-        (Self { schemas: self.schemas, node }, merge)
+/// How a list is applied, as its schema says.
+fn list(schema: &Value, definitions: &Map<String, Value>) -> List {
+    match schema.get("x-kubernetes-list-type").and_then(Value::as_str) {
+        Some("set") => List::Set,
+        Some("map") => {
+            let keys = schema.get("x-kubernetes-list-map-keys").and_then(Value::as_array);
+            let items =
+                schema.get("items").map(|items| target(items).and_then(|name| definitions.get(name)).unwrap_or(items));
+            let keys = keys.into_iter().flatten().filter_map(Value::as_str);
+            List::Map(
+                keys.map(|name| ListKey {
+                    name: name.into(),
+                    default: items.and_then(|items| key_default(items, name)),
+                })
+                .collect(),
+            )
+        }
+        Some(_) | None => List::Atomic,
+    }
+}
+
+/// What a key is where an item leaves it out: its default, or the empty value where it is required.
+fn key_default(items: &Value, key: &str) -> Option<Value> {
+    let schema = items.get("properties")?.get(key)?;
+    if let Some(default) = schema.get("default") {
+        return Some(default.clone());
+    }
+    let required = items.get("required").and_then(Value::as_array);
+    if !required.is_some_and(|required| required.iter().any(|name| name == key)) {
+        return None;
+    }
+    match schema.get("type").and_then(Value::as_str) {
+        Some("string") => Some("".into()),
+        Some("integer" | "number") => Some(0.into()),
+        Some(_) | None => None,
     }
 }

@@ -1,6 +1,6 @@
 //! From the generator's JSON schema to the `OpenAPI` v3 form that upstream serves.
 
-use super::DEFINITIONS;
+use super::{DEFINITIONS, merge};
 use serde_json::{Map, Value, json};
 
 /// Kinds of our own have short names in the generator; upstream's are already complete.
@@ -9,7 +9,14 @@ pub(super) fn full_name(name: &str) -> String {
 }
 
 pub(super) fn definitions(generated: Map<String, Value>) -> Map<String, Value> {
-    generated.into_iter().map(|(name, schema)| (full_name(&name), definition(&name, schema))).collect()
+    let named = generated.into_iter().map(|(name, schema)| {
+        let mut schema = definition(&name, schema);
+        if let Some(fields) = schema.as_object_mut() {
+            merge::extend(&name, fields);
+        }
+        (full_name(&name), schema)
+    });
+    named.collect()
 }
 
 fn definition(name: &str, mut schema: Value) -> Value {

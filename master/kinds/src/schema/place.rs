@@ -1,0 +1,183 @@
+//! Walking a schema along with an object: [`Place`].
+
+use super::merge::Merge;
+use super::{Field, Node, Schemas};
+use serde_json::Value;
+
+/// How a list is owned and merged by server-side apply.
+#[derive(Debug, Clone, PartialEq)]
+pub enum List {
+    /// As a whole.
+    Atomic,
+    /// By its values, which are simple.
+    Set,
+    /// By its items, which are objects with these keys.
+    Map(Box<[ListKey]>),
+}
+
+/// A field by which items of a list are told apart.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ListKey {
+    /// The field.
+    pub name: Box<str>,
+    /// What it is where an item leaves it out.
+    pub default: Option<Value>,
+}
+
+/// What a simple value is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leaf {
+    /// Text.
+    Text,
+    /// Integer or not.
+    Numeric,
+    /// True or false.
+    Boolean,
+    /// Any simple value: a quantity, a time, an integer or a string.
+    Any,
+}
+
+/// What is at a place, in the eyes of server-side apply.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Shape<'a> {
+    /// A simple value.
+    Leaf(Leaf),
+    /// An object with known fields.
+    Object {
+        /// Whether it is owned as a whole.
+        atomic: bool,
+    },
+    /// An object with any keys.
+    Map {
+        /// Whether it is owned as a whole.
+        atomic: bool,
+    },
+    /// A list.
+    List(&'a List),
+    /// Whatever the value is: objects field by field, lists as a whole.
+    Free,
+}
+
+/// A place in a schema while an object is walked; nowhere, where the schema knows no more.
+#[derive(Debug, Clone, Copy)]
+pub struct Place<'a> {
+    schemas: &'a Schemas,
+    node: Option<usize>,
+    field: Option<&'a Field>,
+}
+
+impl<'a> Place<'a> {
+    pub(super) fn new(schemas: &'a Schemas, node: Option<usize>) -> Self {
+        Self { schemas, node, field: None }
+    }
+
+    fn node(self) -> Option<&'a Node> {
+        self.node.map(|node| &self.schemas.nodes[node])
+    }
+
+    /// The place of a field, or of a map's value; nowhere, if there is no such field.
+    #[must_use]
+    pub fn field(self, name: &str) -> Self {
+        match self.node() {
+            Some(Node::Object(object)) => {
+                let field = object.fields.get(name);
+                Self { schemas: self.schemas, node: field.map(|field| field.node), field }
+            }
+            Some(Node::Map(inner)) => Self::new(self.schemas, Some(*inner)),
+            _ => Self::new(self.schemas, None),
+        }
+    }
+
+    /// The place of a list's items; nowhere, if this is no list.
+    #[must_use]
+    pub fn items(self) -> Self {
+        match self.node() {
+            Some(Node::Array(items)) => Self::new(self.schemas, Some(*items)),
+            _ => Self::new(self.schemas, None),
+        }
+    }
+
+    /// How strategic merge patch treats what is here.
+    pub fn merge(self) -> Merge {
+        self.field.map_or(Merge::Atomic, |field| field.merge)
+    }
+
+    /// Whether this is nowhere: no field of an object that knows its fields, or below one.
+    pub fn is_unknown(self) -> bool {
+        self.node.is_none()
+    }
+
+    /// Whether this is a field that its object declares, not one of a map's.
+    pub fn is_declared(self) -> bool {
+        self.field.is_some()
+    }
+
+    /// Whether the object here is always there, if only empty, where the object around it is.
+    pub fn is_always(self) -> bool {
+        self.field.is_some_and(|field| field.always)
+    }
+
+    /// What is here.
+    pub fn shape(self) -> Shape<'a> {
+        let own = self.field.and_then(|field| field.atomic);
+        match self.node() {
+            Some(Node::Object(object)) => Shape::Object { atomic: own.unwrap_or(object.atomic) },
+            Some(Node::Map(_)) => Shape::Map { atomic: own.unwrap_or(false) },
+            Some(Node::Array(_)) => Shape::List(self.field.map_or(&List::Atomic, |field| &field.list)),
+            Some(Node::String | Node::Bytes) => Shape::Leaf(Leaf::Text),
+            Some(Node::Integer { .. } | Node::Number) => Shape::Leaf(Leaf::Numeric),
+            Some(Node::Boolean) => Shape::Leaf(Leaf::Boolean),
+            Some(Node::Time | Node::Quantity | Node::IntOrString) => Shape::Leaf(Leaf::Any),
+            Some(Node::Any) | None => Shape::Free,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schema::{Schemas, definitions};
+    use config_kube::k8s_openapi::api::core::v1::{PersistentVolume, Pod};
+    use serde_json::json;
+
+    fn at(root: usize, path: &[&str], check: impl Fn(Place<'_>)) {
+        let sources: &[super::super::Source] =
+            &[|g| g.subschema_for::<Pod>(), |g| g.subschema_for::<PersistentVolume>()];
+        let (definitions, names) = definitions(sources);
+        let schemas = Schemas::compile(&definitions);
+        let mut place = schemas.place(&names[root]);
+        for step in path {
+            place = if *step == "[]" { place.items() } else { place.field(step) };
+        }
+        check(place);
+    }
+
+    #[test]
+    fn ports_are_keyed_by_number_and_protocol_with_defaults() {
+        at(0, &["spec", "containers", "[]", "ports"], |ports| {
+            let key = |name: &str, default: Value| ListKey { name: name.into(), default: Some(default) };
+            let keys = List::Map([key("containerPort", json!(0)), key("protocol", json!("TCP"))].into());
+            assert_eq!(ports.shape(), Shape::List(&keys));
+        });
+    }
+
+    #[test]
+    fn what_is_owned_as_a_whole_is_told() {
+        at(0, &["spec", "nodeSelector"], |place| assert_eq!(place.shape(), Shape::Map { atomic: true }));
+        at(0, &["metadata", "labels"], |place| assert_eq!(place.shape(), Shape::Map { atomic: false }));
+        at(0, &["spec", "tolerations"], |place| assert_eq!(place.shape(), Shape::List(&List::Atomic)));
+        at(0, &["metadata", "finalizers"], |place| assert_eq!(place.shape(), Shape::List(&List::Set)));
+        at(0, &["metadata", "ownerReferences", "[]"], |place| {
+            assert_eq!(place.shape(), Shape::Object { atomic: true });
+        });
+        at(1, &["spec", "claimRef"], |place| assert_eq!(place.shape(), Shape::Object { atomic: false }));
+    }
+
+    #[test]
+    fn fields_that_are_always_there_and_fields_that_are_not_are_told() {
+        at(0, &["spec"], |place| assert!(place.is_always() && place.is_declared()));
+        at(0, &["spec", "securityContext"], |place| assert!(!place.is_always() && place.is_declared()));
+        at(0, &["metadata", "labels", "a"], |place| assert!(!place.is_declared() && !place.is_unknown()));
+        at(0, &["spec", "nonsense"], |place| assert!(place.is_unknown()));
+    }
+}
