@@ -1,0 +1,145 @@
+//! The roles and bindings that every cluster has: upstream's, and those of the master's own parts.
+//!
+//! They are written in words: `on("get list", "core apps", "pods deployments")`; `core` is the group without a name.
+
+mod cluster;
+mod controllers;
+mod namespaced;
+mod node;
+mod own;
+mod users;
+
+use crate::object::{Aggregation, Binding, GROUP, Metadata, Role, RoleRef, Subject};
+use crate::rule::Rule;
+pub use node::rules as node_rules;
+use serde_json::json;
+use std::collections::BTreeMap;
+
+/// Annotation by which a default role or binding is left alone at the next start, with the value `false`.
+pub const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
+
+const READ: &str = "get list watch";
+const WRITE: &str = "create update patch delete deletecollection";
+const ALL: &str = "get list watch create update patch delete deletecollection";
+
+fn words(text: &str) -> Vec<String> {
+    let mut words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+    words.sort();
+    words.dedup();
+    words
+}
+
+/// A rule on resources.
+pub fn on(verbs: &str, groups: &str, resources: &str) -> Rule {
+    let groups = words(groups).into_iter().map(|group| if group == "core" { String::new() } else { group });
+    let mut api_groups: Vec<String> = groups.collect();
+    api_groups.sort();
+    Rule { verbs: words(verbs), api_groups, resources: words(resources), ..Rule::default() }
+}
+
+/// A rule on paths that are no resources.
+pub fn paths(verbs: &str, paths: &str) -> Rule {
+    Rule { verbs: words(verbs), non_resource_urls: words(paths), ..Rule::default() }
+}
+
+impl Rule {
+    /// The same, for objects of these names only.
+    #[must_use]
+    pub fn named(self, names: &str) -> Self {
+        Self { resource_names: words(names), ..self }
+    }
+}
+
+/// What who records events needs.
+fn events() -> Rule {
+    on("create update patch", "core events.k8s.io", "events")
+}
+
+fn metadata(namespace: &str, name: &str) -> Metadata {
+    Metadata {
+        name: name.to_owned(),
+        namespace: namespace.to_owned(),
+        labels: BTreeMap::from([("kubernetes.io/bootstrapping".to_owned(), "rbac-defaults".to_owned())]),
+        annotations: BTreeMap::from([(AUTOUPDATE.to_owned(), "true".to_owned())]),
+    }
+}
+
+fn role(namespace: &str, name: &str, rules: Vec<Rule>) -> Role {
+    Role { metadata: metadata(namespace, name), rules, aggregation_rule: None }
+}
+
+fn cluster_role(name: &str, rules: Vec<Rule>) -> Role {
+    role("", name, rules)
+}
+
+/// A cluster role that gathers those labelled for it, and may itself be gathered.
+fn gathering(name: &str, into: Option<&str>) -> Role {
+    let label = |name: &str| format!("rbac.authorization.k8s.io/aggregate-to-{name}");
+    let mut role = cluster_role(name, Vec::new());
+    role.aggregation_rule =
+        Some(Aggregation { cluster_role_selectors: vec![json!({ "matchLabels": { label(name): "true" } })] });
+    if let Some(into) = into {
+        role.metadata.labels.insert(label(into), "true".to_owned());
+    }
+    role
+}
+
+fn gathered_into(name: &str, into: &str, rules: Vec<Rule>) -> Role {
+    let mut role = cluster_role(name, rules);
+    role.metadata.labels.insert(format!("rbac.authorization.k8s.io/aggregate-to-{into}"), "true".to_owned());
+    role
+}
+
+fn user(name: &str) -> Subject {
+    Subject { kind: "User".to_owned(), api_group: GROUP.to_owned(), name: name.to_owned(), namespace: String::new() }
+}
+
+fn group(name: &str) -> Subject {
+    Subject { kind: "Group".to_owned(), ..user(name) }
+}
+
+fn account(name: &str) -> Subject {
+    Subject {
+        kind: "ServiceAccount".to_owned(),
+        api_group: String::new(),
+        name: name.to_owned(),
+        namespace: "kube-system".to_owned(),
+    }
+}
+
+fn bind(namespace: &str, name: &str, kind: &str, role: &str, subjects: Vec<Subject>) -> Binding {
+    let role_ref = RoleRef { api_group: GROUP.to_owned(), kind: kind.to_owned(), name: role.to_owned() };
+    Binding { metadata: metadata(namespace, name), subjects, role_ref }
+}
+
+/// Binds a cluster role everywhere, under its own name.
+fn bind_cluster(role: &str, subjects: Vec<Subject>) -> Binding {
+    bind("", role, "ClusterRole", role, subjects)
+}
+
+/// Every default cluster role.
+pub fn cluster_roles() -> Vec<Role> {
+    let mut roles = cluster::roles();
+    roles.extend(users::roles());
+    roles.extend(controllers::roles());
+    roles.extend(own::roles());
+    roles
+}
+
+/// Every default cluster role binding.
+pub fn cluster_role_bindings() -> Vec<Binding> {
+    let mut bindings = cluster::bindings();
+    bindings.extend(controllers::bindings());
+    bindings.extend(own::bindings());
+    bindings
+}
+
+/// Every default role in a namespace.
+pub fn roles() -> Vec<Role> {
+    namespaced::roles()
+}
+
+/// Every default role binding in a namespace.
+pub fn role_bindings() -> Vec<Binding> {
+    namespaced::bindings()
+}

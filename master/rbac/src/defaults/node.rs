@@ -1,0 +1,35 @@
+//! What a node may do besides what the node authorizer looks at one by one.
+
+use super::{READ, on};
+use crate::rule::Rule;
+
+/// The rules of `system:node`. Nobody is bound to it: the node authorizer narrows each of them to the node's own.
+pub fn rules() -> Vec<Rule> {
+    vec![
+        on("create", "authentication.k8s.io", "tokenreviews"),
+        on("create", "authorization.k8s.io", "subjectaccessreviews localsubjectaccessreviews"),
+        on(READ, "core", "services"),
+        on("create get list watch", "core", "nodes"),
+        on("update patch", "core", "nodes/status"),
+        on("update patch", "core", "nodes"),
+        on("create update patch", "core events.k8s.io", "events"),
+        on(READ, "core", "pods"),
+        on("create delete", "core", "pods"),
+        on("update patch", "core", "pods/status"),
+        on("create", "core", "pods/eviction"),
+        on(READ, "core", "secrets configmaps"),
+        on("get", "core", "persistentvolumeclaims persistentvolumes"),
+        on("get", "core", "endpoints"),
+        on("create get list watch", "certificates.k8s.io", "certificatesigningrequests"),
+        on("get create update patch delete", "coordination.k8s.io", "leases"),
+        on("get", "storage.k8s.io", "volumeattachments"),
+        on("create", "core", "serviceaccounts/token"),
+        on("get update patch", "core", "persistentvolumeclaims/status"),
+        on(READ, "storage.k8s.io", "csidrivers"),
+        on("get create update patch delete", "storage.k8s.io", "csinodes"),
+        on(READ, "node.k8s.io", "runtimeclasses"),
+        on("get", "resource.k8s.io", "resourceclaims"),
+        on("deletecollection", "resource.k8s.io", "resourceslices"),
+        on("get", "core", "serviceaccounts"),
+    ]
+}

@@ -1,0 +1,238 @@
+//! Roles and bindings, indexed by subject, and the decision over them.
+
+use crate::object::{Binding, GROUP, Role, RoleRef, Subject};
+use crate::rule::{Request, Rule, Who};
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+/// Namespace (empty for the whole cluster) and name.
+type Key = (Box<str>, Box<str>);
+
+fn key(namespace: &str, name: &str) -> Key {
+    (namespace.into(), name.into())
+}
+
+/// Bindings by the name of who is bound.
+type Index = HashMap<Box<str>, Vec<Arc<Binding>>>;
+
+/// Bindings of one scope, found by their subjects.
+#[derive(Debug, Default, Clone)]
+struct Scope {
+    users: Index,
+    groups: Index,
+}
+
+impl Scope {
+    fn index(&mut self, subject: &Subject, namespace: &str) -> Option<(&mut Index, Box<str>)> {
+        match subject.kind.as_str() {
+            "User" => Some((&mut self.users, subject.name.as_str().into())),
+            "Group" => Some((&mut self.groups, subject.name.as_str().into())),
+            "ServiceAccount" => account(subject, namespace).map(|name| (&mut self.users, name.into())),
+            _ => None,
+        }
+    }
+
+    fn insert(&mut self, binding: &Arc<Binding>) {
+        for subject in &binding.subjects {
+            if let Some((index, name)) = self.index(subject, &binding.metadata.namespace) {
+                let list = index.entry(name).or_default();
+                if !list.iter().any(|known| Arc::ptr_eq(known, binding)) {
+                    list.push(binding.clone());
+                }
+            }
+        }
+    }
+
+    fn remove(&mut self, binding: &Arc<Binding>) {
+        for subject in &binding.subjects {
+            let Some((index, name)) = self.index(subject, &binding.metadata.namespace) else { continue };
+            if let Some(list) = index.get_mut(&name) {
+                list.retain(|known| !Arc::ptr_eq(known, binding));
+                if list.is_empty() {
+                    index.remove(&name);
+                }
+            }
+        }
+    }
+
+    /// Every binding of somebody; one that binds him twice may come twice.
+    fn of<'a>(&'a self, who: &Who<'a>) -> impl Iterator<Item = &'a Arc<Binding>> {
+        let groups = who.groups.iter().filter_map(|group| self.groups.get(group.as_str()));
+        self.users.get(who.name).into_iter().chain(groups).flatten()
+    }
+}
+
+/// The user name of a service account subject; none where it has no namespace at all.
+fn account(subject: &Subject, here: &str) -> Option<String> {
+    let namespace = if subject.namespace.is_empty() { here } else { &subject.namespace };
+    (!namespace.is_empty()).then(|| format!("system:serviceaccount:{namespace}:{}", subject.name))
+}
+
+fn binds(subject: &Subject, here: &str, who: &Who<'_>) -> bool {
+    match subject.kind.as_str() {
+        "User" => subject.name == who.name,
+        "Group" => who.groups.contains(&subject.name),
+        "ServiceAccount" => account(subject, here).is_some_and(|name| name == who.name),
+        _ => false,
+    }
+}
+
+/// What was decided.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is allowed, and by what.
+    Allowed(String),
+    /// No rule allows it; the text tells of roles that could not be found, if there were any.
+    NoOpinion(String),
+}
+
+/// The rules of somebody in a place, and which of his roles could not be found.
+#[derive(Debug, Clone, Default)]
+pub struct Grants {
+    /// The rules, in the order of the bindings.
+    pub rules: Vec<Rule>,
+    /// Roles that are bound and do not exist, in upstream's words.
+    pub missing: Vec<String>,
+}
+
+/// All roles and bindings at one moment.
+#[derive(Debug, Default, Clone)]
+pub struct Snapshot {
+    roles: HashMap<Key, Arc<Role>>,
+    bindings: HashMap<Key, Arc<Binding>>,
+    scopes: HashMap<Box<str>, Scope>,
+}
+
+impl Snapshot {
+    /// Sets a role; cluster-wide where it has no namespace.
+    pub fn set_role(&mut self, role: Role) {
+        self.roles.insert(key(&role.metadata.namespace, &role.metadata.name), Arc::new(role));
+    }
+
+    /// Forgets a role.
+    pub fn remove_role(&mut self, namespace: &str, name: &str) {
+        self.roles.remove(&key(namespace, name));
+    }
+
+    /// Sets a binding; cluster-wide where it has no namespace.
+    pub fn set_binding(&mut self, binding: Binding) {
+        let (namespace, name) = (binding.metadata.namespace.clone(), binding.metadata.name.clone());
+        self.remove_binding(&namespace, &name);
+        let binding = Arc::new(binding);
+        self.scopes.entry(namespace.as_str().into()).or_default().insert(&binding);
+        self.bindings.insert(key(&namespace, &name), binding);
+    }
+
+    /// Forgets a binding.
+    pub fn remove_binding(&mut self, namespace: &str, name: &str) {
+        let Some(old) = self.bindings.remove(&key(namespace, name)) else { return };
+        if let Some(scope) = self.scopes.get_mut(namespace) {
+            scope.remove(&old);
+            if scope.users.is_empty() && scope.groups.is_empty() {
+                self.scopes.remove(namespace);
+            }
+        }
+    }
+
+    /// The rules of a role that a binding in a namespace refers to.
+    ///
+    /// Errors: that the role does not exist, in upstream's words.
+    pub fn referred(&self, role: &RoleRef, namespace: &str) -> Result<&[Rule], Missing> {
+        let place = if role.kind == "Role" { namespace } else { "" };
+        let found = self.roles.get(&key(place, &role.name));
+        found
+            .map(|role| role.rules.as_slice())
+            .ok_or_else(|| Missing { cluster: role.kind != "Role", name: role.name.clone() })
+    }
+
+    fn bindings<'a>(&'a self, who: &'a Who<'a>, namespace: &str) -> impl Iterator<Item = &'a Arc<Binding>> {
+        let local = if namespace.is_empty() { None } else { self.scopes.get(namespace) };
+        self.scopes.get("").into_iter().chain(local).flat_map(|scope| scope.of(who))
+    }
+
+    /// Whether somebody may do something.
+    pub fn decide(&self, who: &Who<'_>, request: &Request<'_>) -> Verdict {
+        let mut missing = Vec::new();
+        for binding in self.bindings(who, request.namespace()) {
+            match self.referred(&binding.role_ref, &binding.metadata.namespace) {
+                Ok(rules) if rules.iter().any(|rule| rule.allows(request)) => {
+                    return Verdict::Allowed(format!("RBAC: allowed by {}", By { binding, who }));
+                }
+                Ok(_) => {}
+                Err(role) => missing.push(role.to_string()),
+            }
+        }
+        Verdict::NoOpinion(if missing.is_empty() { String::new() } else { format!("RBAC: {}", joined(missing)) })
+    }
+
+    /// Everything that somebody may do in a namespace, cluster-wide rights included.
+    pub fn grants(&self, who: &Who<'_>, namespace: &str) -> Grants {
+        let mut grants = Grants::default();
+        let mut seen: Vec<&Arc<Binding>> = Vec::new();
+        for binding in self.bindings(who, namespace) {
+            if seen.iter().any(|known| Arc::ptr_eq(known, binding)) {
+                continue;
+            }
+            seen.push(binding);
+            match self.referred(&binding.role_ref, &binding.metadata.namespace) {
+                Ok(rules) => grants.rules.extend_from_slice(rules),
+                Err(role) => grants.missing.push(role.to_string()),
+            }
+        }
+        grants
+    }
+}
+
+/// Several errors as upstream's aggregate shows them, each once.
+pub(crate) fn joined(mut texts: Vec<String>) -> String {
+    let mut known: Vec<String> = Vec::new();
+    texts.retain(|text| {
+        let fresh = !known.contains(text);
+        if fresh {
+            known.push(text.clone());
+        }
+        fresh
+    });
+    match texts.as_slice() {
+        [only] => only.clone(),
+        several => format!("[{}]", several.join(", ")),
+    }
+}
+
+/// A role that is referred to and does not exist.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Missing {
+    /// Whether it is a cluster role.
+    pub cluster: bool,
+    /// Its name.
+    pub name: String,
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = if self.cluster { "clusterrole" } else { "role" };
+        write!(f, "{kind}.{GROUP} {:?} not found", self.name)
+    }
+}
+
+/// By which binding somebody has a right.
+struct By<'a> {
+    binding: &'a Binding,
+    who: &'a Who<'a>,
+}
+
+impl fmt::Display for By<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Binding { metadata, subjects, role_ref } = self.binding;
+        let (kind, name) = match metadata.namespace.as_str() {
+            "" => ("ClusterRoleBinding", metadata.name.clone()),
+            namespace => ("RoleBinding", format!("{}/{namespace}", metadata.name)),
+        };
+        write!(f, "{kind} {name:?} of {} {:?}", role_ref.kind, role_ref.name)?;
+        match subjects.iter().find(|subject| binds(subject, &metadata.namespace, self.who)) {
+            Some(subject) => write!(f, " to {subject}"),
+            None => Ok(()),
+        }
+    }
+}
