@@ -21,11 +21,15 @@ mod pratique;
 mod rbac;
 mod review;
 mod service;
+mod service_families;
+mod service_validate;
 mod storage;
 mod volume;
 mod workload;
 
 pub use pod::grace as pod_grace;
+pub use service::{needs_health_check, node_ports};
+pub use service_families::{family_of, validate as validate_families};
 
 use crate::registry::Kind;
 

@@ -1,7 +1,10 @@
 //! Validation: faults with upstream's field paths and reasons, all at once.
 
+pub mod labels;
 pub mod meta;
 pub mod names;
+pub mod net;
+pub mod quantity;
 
 use crate::error::{ApiError, Cause, Reason};
 use serde_json::{Map, Value};
@@ -108,6 +111,16 @@ impl Faults {
     /// A value is longer than allowed.
     pub fn too_long(&mut self, at: &At<'_>, limit: usize) {
         self.add("FieldValueTooLong", at, format!("Too long: may not be more than {limit} bytes"));
+    }
+
+    /// A list has more items than allowed.
+    pub fn too_many(&mut self, at: &At<'_>, found: usize, limit: usize) {
+        self.add("FieldValueTooMany", at, format!("Too many: {found}: must have at most {limit} items"));
+    }
+
+    /// Whether nothing was found so far.
+    pub fn is_empty(&self) -> bool {
+        self.causes.is_empty()
     }
 
     /// A value is none of those that are supported; checks it, and adds a fault where it isn't.

@@ -28,6 +28,59 @@ pub fn label(name: &str) -> Result<(), String> {
         .to_owned())
 }
 
+/// RFC 1035 label: names of services.
+pub fn dns_label(name: &str) -> Result<(), String> {
+    if name.len() > 63 {
+        return Err("must be no more than 63 bytes".to_owned());
+    }
+    if is_label(name) && name.starts_with(|first: char| first.is_ascii_lowercase()) {
+        return Ok(());
+    }
+    Err("a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic \
+         character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation \
+         is '[a-z]([-a-z0-9]*[a-z0-9])?')"
+        .to_owned())
+}
+
+/// Subdomain whose first part is `*`.
+pub fn wildcard(name: &str) -> Result<(), String> {
+    if name.len() > 253 {
+        return Err("must be no more than 253 bytes".to_owned());
+    }
+    if name.strip_prefix("*.").is_some_and(|rest| !rest.is_empty() && rest.split('.').all(is_label)) {
+        return Ok(());
+    }
+    Err("a wildcard DNS-1123 subdomain must start with '*.', followed by a valid DNS subdomain, which must consist of \
+         lower case alphanumeric characters, '-' or '.' and end with an alphanumeric character (e.g. '*.example.com', \
+         regex used for validation is '\\*\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
+        .to_owned())
+}
+
+/// Part of a path: names of roles and bindings.
+pub fn path_segment(name: &str) -> Result<(), String> {
+    if matches!(name, "." | "..") {
+        return Err(format!("may not be '{name}'"));
+    }
+    match name.chars().find(|c| matches!(c, '/' | '%')) {
+        Some(bad) => Err(format!("may not contain '{bad}'")),
+        None => Ok(()),
+    }
+}
+
+/// `domain/path`, such as a finalizer or a controller.
+pub fn domain_path(name: &str) -> Result<(), String> {
+    let Some((domain, path)) = name.split_once('/').filter(|(domain, path)| !domain.is_empty() && !path.is_empty())
+    else {
+        return Err("must be a domain-prefixed path (such as \"acme.io/foo\")".to_owned());
+    };
+    subdomain(domain)?;
+    let fits = |b: u8| b.is_ascii_alphanumeric() || b"!$&'()*+,;=:@-._~%/".contains(&b);
+    if path.bytes().all(fits) {
+        return Ok(());
+    }
+    Err("Invalid path (regex used for validation is '[A-Za-z0-9/\\-._~%!$&'()*+,;=:]+')".to_owned())
+}
+
 fn is_label(part: &str) -> bool {
     let ends = |byte: Option<&u8>| byte.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
     let bytes = part.as_bytes();

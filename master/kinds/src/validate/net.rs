@@ -1,0 +1,186 @@
+//! Addresses, ranges and ports (apimachinery `util/validation`), with upstream's words for what is wrong.
+
+use super::{At, Faults, get, names};
+use serde_json::Value;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// What an address must be.
+pub const NO_ADDRESS: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
+/// What a range must be.
+pub const NO_RANGE: &str = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
+/// What a port must be.
+pub const NO_PORT: &str = "must be between 1 and 65535, inclusive";
+
+/// A range of addresses, its host bits zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Range {
+    first: IpAddr,
+    prefix: u8,
+}
+
+impl Range {
+    /// Reads `address/prefix`; host bits are dropped.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (address, prefix) = text.split_once('/')?;
+        if prefix.len() > 1 && prefix.starts_with('0') || !prefix.bytes().all(|digit| digit.is_ascii_digit()) {
+            return None;
+        }
+        Self::new(address.parse().ok()?, prefix.parse().ok()?)
+    }
+
+    /// The range of an address and a prefix length; none where the prefix is longer than the address.
+    pub fn new(address: IpAddr, prefix: u8) -> Option<Self> {
+        let bits = if address.is_ipv4() { 32 } else { 128 };
+        if prefix > bits {
+            return None;
+        }
+        let mask = u128::MAX.checked_shl(u32::from(bits - prefix)).unwrap_or_default();
+        Some(Self { first: address_of(number(address) & mask, address.is_ipv6()), prefix })
+    }
+
+    /// The first address.
+    pub fn first(self) -> IpAddr {
+        self.first
+    }
+
+    /// Whether it is of IPv6.
+    pub fn is_ipv6(self) -> bool {
+        self.first.is_ipv6()
+    }
+
+    /// How many addresses it has; those that fit, where they are too many to count.
+    pub fn size(self) -> u128 {
+        let bits = if self.is_ipv6() { 128 } else { 32 };
+        1u128.checked_shl(bits - u32::from(self.prefix)).unwrap_or(u128::MAX)
+    }
+
+    /// The address at an offset from the first.
+    pub fn at(self, offset: u128) -> IpAddr {
+        address_of(number(self.first).wrapping_add(offset), self.is_ipv6())
+    }
+
+    /// Whether an address is in it.
+    pub fn contains(self, address: IpAddr) -> bool {
+        self.offset(address).is_some()
+    }
+
+    /// How far from the first an address is, where it is in the range.
+    pub fn offset(self, address: IpAddr) -> Option<u128> {
+        if address.is_ipv6() != self.is_ipv6() {
+            return None;
+        }
+        number(address).checked_sub(number(self.first)).filter(|offset| *offset < self.size())
+    }
+
+    /// Length of the prefix.
+    pub fn prefix(self) -> u8 {
+        self.prefix
+    }
+}
+
+impl fmt::Display for Range {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.first, self.prefix)
+    }
+}
+
+fn number(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => u128::from(u32::from(address)),
+        IpAddr::V6(address) => u128::from(address),
+    }
+}
+
+fn address_of(number: u128, ipv6: bool) -> IpAddr {
+    if ipv6 {
+        return IpAddr::V6(Ipv6Addr::from(number));
+    }
+    IpAddr::V4(Ipv4Addr::from(u32::try_from(number & u128::from(u32::MAX)).unwrap_or_default()))
+}
+
+/// Reads a value as an address; tells where it is none.
+pub fn address(value: &Value, at: &At<'_>, faults: &mut Faults) -> Option<IpAddr> {
+    let parsed = value.as_str().unwrap_or_default().parse().ok();
+    if parsed.is_none() {
+        faults.invalid(at, value, NO_ADDRESS);
+    }
+    parsed
+}
+
+/// Reads a value as a range; tells where it is none.
+pub fn range(value: &Value, at: &At<'_>, faults: &mut Faults) -> Option<Range> {
+    let parsed = Range::parse(value.as_str().unwrap_or_default());
+    if parsed.is_none() {
+        faults.invalid(at, value, NO_RANGE);
+    }
+    parsed
+}
+
+/// Tells where an address cannot be anybody's on a network.
+pub fn no_special(address: IpAddr, value: &Value, at: &At<'_>, faults: &mut Faults) {
+    let (local, multicast) = match address {
+        IpAddr::V4(address) => (address.is_link_local(), address.octets().starts_with(&[224, 0, 0])),
+        IpAddr::V6(address) => (address.is_unicast_link_local(), address.segments()[0] & 0xff0f == 0xff02),
+    };
+    if address.is_unspecified() {
+        faults.invalid(at, value, "may not be unspecified (0.0.0.0 or ::)");
+    }
+    if address.is_loopback() {
+        faults.invalid(at, value, "may not be in the loopback range (127.0.0.0/8, ::1/128)");
+    }
+    if local {
+        faults.invalid(at, value, "may not be in the link-local range (169.254.0.0/16, fe80::/10)");
+    }
+    if multicast {
+        faults.invalid(at, value, "may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)");
+    }
+}
+
+/// Checks a number of a port.
+pub fn port(value: &Value, at: &At<'_>, faults: &mut Faults) {
+    if !value.as_i64().is_some_and(|port| (1..=65535).contains(&port)) {
+        faults.invalid(at, &shown_number(value), NO_PORT);
+    }
+}
+
+/// Checks a port's number or name.
+pub fn port_or_name(value: &Value, at: &At<'_>, faults: &mut Faults) {
+    let Some(name) = value.as_str() else { return port(value, at, faults) };
+    if let Err(fault) = names::port_name(name) {
+        faults.invalid(at, value, fault);
+    }
+}
+
+/// A number that is missing is zero to clients.
+fn shown_number(value: &Value) -> Value {
+    if value.is_null() { 0.into() } else { value.clone() }
+}
+
+/// Checks that a number, if it is there, is not negative.
+pub fn not_negative(fields: &super::Fields, key: &str, at: &At<'_>, faults: &mut Faults) {
+    let value = get(fields, key);
+    if value.as_i64().is_some_and(|number| number < 0) {
+        faults.invalid(&at.field(key), value, "must be greater than or equal to 0");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_count_their_addresses() {
+        let range = Range::parse("10.96.0.7/16").unwrap();
+        assert_eq!((range.to_string().as_str(), range.size()), ("10.96.0.0/16", 65536));
+        assert_eq!(range.at(1).to_string(), "10.96.0.1");
+        assert_eq!(range.offset("10.96.1.0".parse().unwrap()), Some(256));
+        assert!(!range.contains("10.97.0.0".parse().unwrap()));
+        assert!(!range.contains("::1".parse().unwrap()));
+        assert_eq!(Range::parse("::/0").unwrap().size(), u128::MAX);
+        assert_eq!(Range::parse("fd00::/112").unwrap().at(10).to_string(), "fd00::a");
+        for bad in ["10.0.0.0", "10.0.0.0/33", "10.0.0/8", "10.0.0.0/08", "10.0.0.0/+8", "x/8"] {
+            assert!(Range::parse(bad).is_none(), "{bad}");
+        }
+    }
+}
