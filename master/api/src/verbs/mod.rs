@@ -106,9 +106,11 @@ pub(crate) fn store_error(error: StoreError) -> ApiError {
         }
         StoreError::Invalid(text) => ApiError::new(Reason::RequestEntityTooLarge, text),
         StoreError::Closed => ApiError::new(Reason::ServiceUnavailable, "the server is shutting down"),
+        StoreError::Full(why) => ApiError::new(Reason::InternalError, format!("the store takes no more writes: {why}")),
         other @ (StoreError::Conflict { .. }
         | StoreError::Folder(_)
-        | StoreError::Engine(..)
+        | StoreError::Locked(_)
+        | StoreError::File { .. }
         | StoreError::Corrupt(_)) => {
             tracing::error!(error = ?other, "the store failed");
             ApiError::new(Reason::InternalError, format!("the store failed: {other}"))
