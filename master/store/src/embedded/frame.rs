@@ -139,9 +139,9 @@ impl<R: Read> Frames<R> {
     }
 
     fn fill(&mut self, bytes: &mut [u8]) -> Result<(), Broken> {
-        self.from.read_exact(bytes).map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => Broken::Truncated,
-            _ => Broken::Io(error),
+        self.from.read_exact(bytes).map_err(|error| {
+            let ended = error.kind() == io::ErrorKind::UnexpectedEof;
+            if ended { Broken::Truncated } else { Broken::Io(error) }
         })
     }
 }

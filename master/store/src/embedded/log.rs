@@ -85,13 +85,11 @@ impl Blank {
 
 /// Tells a full disk from a failing one.
 fn full_or(what: &'static str, path: &Path, error: io::Error) -> StoreError {
-    match error.kind() {
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => StoreError::Full(format!(
-            "the file system of {} is full ({error}); free some room, and writes go on",
-            path.display()
-        )),
-        _ => StoreError::file(what, path)(error),
+    if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge) {
+        let place = path.display();
+        return StoreError::Full(format!("the file system of {place} is full ({error}); free some, and writes go on"));
     }
+    StoreError::file(what, path)(error)
 }
 
 #[derive(Debug)]

@@ -162,7 +162,13 @@ fn read(path: &Path, take: &mut dyn Take) -> Result<SnapshotSummary, SnapshotErr
     let unusable = |why: String| SnapshotError::Unusable { path: path.to_owned(), why };
     let summary = image::read(BufReader::with_capacity(1 << 20, file), take).map_err(|why| match why {
         Unreadable::Io(source) => SnapshotError::File { what: "read", path: path.to_owned(), source },
-        other => unusable(other.text()),
+        other @ (Unreadable::Foreign
+        | Unreadable::Version(_)
+        | Unreadable::Truncated
+        | Unreadable::Changed(_)
+        | Unreadable::Records(_)
+        | Unreadable::Counts
+        | Unreadable::Trailing) => unusable(other.text()),
     })?;
     if summary.purpose != Purpose::Snapshot {
         return Err(unusable("it is a file of a store, not a snapshot".to_owned()));
