@@ -8,7 +8,7 @@ mod normalize;
 mod place;
 
 use merge::Merge;
-pub use place::{Leaf, List, ListKey, Place, Shape};
+pub use place::{Absent, Leaf, List, ListKey, Place, Shape};
 use schemars::generate::{SchemaGenerator, SchemaSettings};
 use serde_json::{Map, Value};
 use std::collections::HashMap;
@@ -46,8 +46,8 @@ struct Field {
     list: List,
     /// Whether an object or map is owned as a whole, where it is not as its definition says.
     atomic: Option<bool>,
-    /// Whether the object is always there, if only empty.
-    always: bool,
+    /// What is there where it is left out.
+    absent: Absent,
 }
 
 /// What a value must be.
@@ -152,13 +152,14 @@ impl Schemas {
 
     fn object(&mut self, name: &str, schema: &Value, definitions: &Map<String, Value>) -> Node {
         if let Some(properties) = schema.get("properties").and_then(Value::as_object) {
+            let required = schema.get("required").and_then(Value::as_array);
             let fields = properties.iter().map(|(field, schema)| {
                 let found = Field {
                     node: self.add(schema, definitions),
                     merge: merge::merge(name, field),
                     list: list(schema, definitions),
                     atomic: schema.get(MAP_TYPE).map(|kind| kind == "atomic"),
-                    always: schema.get("default").and_then(Value::as_object).is_some_and(Map::is_empty),
+                    absent: absent(schema, required.is_some_and(|names| names.iter().any(|name| name == field))),
                 };
                 (field.as_str().into(), found)
             });
@@ -178,6 +179,16 @@ const MAP_TYPE: &str = "x-kubernetes-map-type";
 fn target(schema: &Value) -> Option<&str> {
     let target = schema.pointer("/allOf/0/$ref").or_else(|| schema.get("$ref"))?;
     target.as_str()?.strip_prefix(DEFINITIONS)
+}
+
+/// What is there where a field is left out, as upstream's types have it.
+fn absent(schema: &Value, required: bool) -> Absent {
+    if schema.get("default").and_then(Value::as_object).is_some_and(Map::is_empty) {
+        return Absent::Empty;
+    }
+    let whole =
+        matches!(schema.get("type").and_then(Value::as_str), Some("array" | "object")) || target(schema).is_some();
+    if required && whole { Absent::Null } else { Absent::Missing }
 }
 
 /// How a list is applied, as its schema says.

@@ -24,6 +24,17 @@ pub struct ListKey {
     pub default: Option<Value>,
 }
 
+/// What is there where a field is left out: upstream's types have some fields always.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Absent {
+    /// Nothing.
+    Missing,
+    /// An empty object.
+    Empty,
+    /// Null.
+    Null,
+}
+
 /// What a simple value is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leaf {
@@ -112,9 +123,9 @@ impl<'a> Place<'a> {
         self.field.is_some()
     }
 
-    /// Whether the object here is always there, if only empty, where the object around it is.
-    pub fn is_always(self) -> bool {
-        self.field.is_some_and(|field| field.always)
+    /// What is here where the object around it leaves it out.
+    pub fn absent(self) -> Absent {
+        self.field.map_or(Absent::Missing, |field| field.absent)
     }
 
     /// What is here.
@@ -175,8 +186,9 @@ mod tests {
 
     #[test]
     fn fields_that_are_always_there_and_fields_that_are_not_are_told() {
-        at(0, &["spec"], |place| assert!(place.is_always() && place.is_declared()));
-        at(0, &["spec", "securityContext"], |place| assert!(!place.is_always() && place.is_declared()));
+        at(0, &["spec"], |place| assert!(place.absent() == Absent::Empty && place.is_declared()));
+        at(0, &["spec", "securityContext"], |place| assert!(place.absent() == Absent::Missing && place.is_declared()));
+        at(0, &["spec", "containers"], |place| assert_eq!(place.absent(), Absent::Null));
         at(0, &["metadata", "labels", "a"], |place| assert!(!place.is_declared() && !place.is_unknown()));
         at(0, &["spec", "nonsense"], |place| assert!(place.is_unknown()));
     }

@@ -1,0 +1,56 @@
+//! Client-side apply's annotation: what it says is kubectl's own, and kept up to date by its server-side apply.
+
+use super::Conflict;
+use crate::compare::compare;
+use crate::extract::extract;
+use crate::set::Set;
+use crate::typed::check;
+use crate::write::Write;
+use master_kinds::decode;
+use master_kinds::object::{metadata, metadata_mut};
+use master_kinds::validate::{Fields, object};
+use serde_json::Value;
+
+const ANNOTATION: &str = "kubectl.kubernetes.io/last-applied-configuration";
+/// Bytes of all annotations together.
+const ANNOTATIONS: usize = 256 << 10;
+
+/// What client-side apply set, and is as it set it; none, where there is nothing to go by.
+pub(super) fn allowed(live: &Fields, write: &Write<'_>) -> Option<Set<'static>> {
+    let text = object(metadata(live), "annotations")?.get(ANNOTATION)?.as_str()?;
+    let Value::Object(last) = decode::json(text.as_bytes()).ok()?.value else { return None };
+    if last.get("apiVersion").and_then(Value::as_str) != Some(write.api_version) {
+        return None;
+    }
+    let place = write.place().ok()?;
+    check(&last, place).ok()?;
+    let changes = compare(&last, live, place);
+    let set = extract(&last, place);
+    let set = set.difference(&changes.modified).difference(&changes.added).difference(&changes.removed);
+    Some(set.into_owned())
+}
+
+/// The conflicts that are not allowed.
+pub(super) fn beyond<'a>(conflicts: Vec<Conflict<'a>>, allowed: &Set<'_>) -> Vec<Conflict<'a>> {
+    let left = conflicts.into_iter().map(|conflict| Conflict { set: conflict.set.difference(allowed), ..conflict });
+    left.filter(|conflict| !conflict.set.is_empty()).collect()
+}
+
+/// Brings the annotation up to date, where there is one.
+pub(super) fn renew(live: &mut Fields, config: &Fields) {
+    let known = object(metadata(live), "annotations").and_then(|all| all.get(ANNOTATION)).and_then(Value::as_str);
+    if known.is_none_or(str::is_empty) {
+        return;
+    }
+    let mut config = config.clone();
+    if let Some(Value::Object(annotations)) = metadata_mut(&mut config).get_mut("annotations") {
+        annotations.remove(ANNOTATION);
+    }
+    let text = format!("{}\n", Value::Object(config));
+    let Some(Value::Object(annotations)) = metadata_mut(live).get_mut("annotations") else { return };
+    annotations.insert(ANNOTATION.to_owned(), text.into());
+    let size: usize = annotations.iter().map(|(key, value)| key.len() + value.as_str().map_or(0, str::len)).sum();
+    if size > ANNOTATIONS {
+        annotations.remove(ANNOTATION);
+    }
+}

@@ -1,0 +1,87 @@
+//! What was applied before and is applied no longer goes, unless somebody else owns it.
+
+use crate::extract::extract;
+use crate::managed::{Manager, Managers};
+use crate::remove::remove;
+use crate::set::Set;
+use crate::write::Write;
+use master_kinds::schema::Place;
+use master_kinds::validate::Fields;
+
+/// The merged object without what only the last configuration held. `set` is what the new one holds.
+pub(super) fn prune(
+    merged: Fields,
+    last: &Manager<'_>,
+    set: Set<'_>,
+    managers: &Managers<'_>,
+    write: &Write<'_>,
+) -> Fields {
+    if last.set.is_empty() {
+        return merged;
+    }
+    let version = &*last.api_version;
+    let Some(place) = write.versions.place(version) else { return merged };
+    let converted =
+        if version == write.api_version { Some(merged.clone()) } else { write.versions.convert(&merged, version) };
+    let Some(object) = converted else { return merged };
+    let declared = last.set.with_declared(place);
+    let mut pruned = remove(&object, &declared, place);
+    for (owned_in, owned) in owned(last, set, managers, write) {
+        pruned = give_back(&object, pruned, version, &owned_in, &owned, write);
+    }
+    let gone = all(&object, place).difference(&all(&pruned, place)).intersection(&declared);
+    let pruned = remove(&object, &gone, place);
+    if version == write.api_version {
+        return pruned;
+    }
+    write.versions.convert(&pruned, write.api_version).unwrap_or(merged)
+}
+
+/// Every field of an object.
+fn all<'a>(object: &'a Fields, place: Place<'a>) -> Set<'a> {
+    extract(object, place).with_declared(place)
+}
+
+/// What is owned in each version, with the new configuration in the place of the last; the last one's version first.
+fn owned<'s>(
+    last: &Manager<'_>,
+    set: Set<'s>,
+    managers: &'s Managers<'s>,
+    write: &'s Write<'_>,
+) -> Vec<(String, Set<'s>)> {
+    let mut versions: Vec<(String, Set<'s>)> = vec![(last.api_version.clone().into_owned(), Set::default())];
+    let others = managers.0.iter().filter(|manager| !manager.is(last));
+    let others = others.map(|manager| (&*manager.api_version, manager.set.clone()));
+    for (version, set) in others.chain([(write.api_version, set)]) {
+        match versions.iter_mut().find(|(known, _)| known == version) {
+            Some((_, known)) => *known = std::mem::take(known).union(set),
+            None => versions.push((version.to_owned(), set)),
+        }
+    }
+    versions
+}
+
+/// Puts back what somebody owns in a version. Both objects are in `version`.
+fn give_back(
+    merged: &Fields,
+    pruned: Fields,
+    version: &str,
+    owned_in: &str,
+    owned: &Set<'_>,
+    write: &Write<'_>,
+) -> Fields {
+    let Some(place) = write.versions.place(owned_in) else { return pruned };
+    let within = |whole: &Fields, rest: &Fields| {
+        let kept = all(rest, place).union(owned.with_declared(place).into_owned());
+        let gone = all(whole, place).difference(&kept);
+        remove(whole, &gone, place)
+    };
+    if owned_in == version {
+        return within(merged, &pruned);
+    }
+    let convert = |object: &Fields, to: &str| write.versions.convert(object, to);
+    let back = convert(merged, owned_in)
+        .zip(convert(&pruned, owned_in))
+        .and_then(|(whole, rest)| convert(&within(&whole, &rest), version));
+    back.unwrap_or(pruned)
+}

@@ -1,0 +1,149 @@
+//! What changed between two versions of an object: fields removed, modified and added.
+
+use crate::path::Element;
+use crate::set::Set;
+use crate::typed::{Form, absent, element, form};
+use master_kinds::schema::{List, Place};
+use serde_json::{Map, Value};
+
+/// What changed. No path is in two of the sets.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Changes<'a> {
+    /// What is no longer there.
+    pub removed: Set<'a>,
+    /// What is there with another value.
+    pub modified: Set<'a>,
+    /// What was not there.
+    pub added: Set<'a>,
+}
+
+impl<'a> Changes<'a> {
+    /// Whether nothing changed.
+    pub fn is_empty(&self) -> bool {
+        self.removed.is_empty() && self.modified.is_empty() && self.added.is_empty()
+    }
+
+    /// What changed beside some paths and what is below them.
+    #[must_use]
+    pub fn without(self, paths: &Set<'_>) -> Self {
+        Self {
+            removed: self.removed.difference_below(paths),
+            modified: self.modified.difference_below(paths),
+            added: self.added.difference_below(paths),
+        }
+    }
+
+    /// The changes, with a life of their own.
+    pub fn into_owned(self) -> Changes<'static> {
+        Changes {
+            removed: self.removed.into_owned(),
+            modified: self.modified.into_owned(),
+            added: self.added.into_owned(),
+        }
+    }
+
+    fn push(&mut self, step: &Element<'a>, left: bool, right: bool, inner: Self) {
+        self.removed.push(step.clone(), left && !right, inner.removed);
+        self.modified.push(step.clone(), false, inner.modified);
+        self.added.push(step.clone(), right && !left, inner.added);
+    }
+}
+
+/// Compares two objects.
+pub fn compare<'a>(old: &'a Map<String, Value>, new: &'a Map<String, Value>, place: Place<'a>) -> Changes<'a> {
+    let mut changes = Changes::default();
+    fields(Some(old), Some(new), place, &mut changes);
+    changes
+}
+
+fn value<'a>(
+    step: Element<'a>,
+    left: Option<&'a Value>,
+    right: Option<&'a Value>,
+    place: Place<'a>,
+    changes: &mut Changes<'a>,
+) {
+    let mut inner = Changes::default();
+    match form(place, [left, right]) {
+        Form::Leaf => match (left, right) {
+            (None, _) => changes.added.push(step, true, Set::default()),
+            (_, None) => changes.removed.push(step, true, Set::default()),
+            (Some(left), Some(right)) if left != right => changes.modified.push(step, true, Set::default()),
+            (Some(_), Some(_)) => {}
+        },
+        Form::Fields => {
+            let object = |value: Option<&'a Value>| value.and_then(Value::as_object);
+            fields(object(left), object(right), place, &mut inner);
+            changes.push(&step, left.is_some(), right.is_some(), inner);
+        }
+        Form::Items(list) => {
+            let array = |value: Option<&'a Value>| value.and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+            items(array(left), array(right), list, place.items(), &mut inner);
+            changes.push(&step, left.is_some(), right.is_some(), inner);
+        }
+    }
+}
+
+fn fields<'a>(
+    left: Option<&'a Map<String, Value>>,
+    right: Option<&'a Map<String, Value>>,
+    place: Place<'a>,
+    changes: &mut Changes<'a>,
+) {
+    let mut olds = left.into_iter().flatten().peekable();
+    let mut news = right.into_iter().flatten().peekable();
+    loop {
+        let old = olds.peek().map(|(name, _)| name.as_str());
+        let new = news.peek().map(|(name, _)| name.as_str());
+        let (name, mut before, mut after) = match (old, new) {
+            (None, None) => return,
+            (Some(old), Some(new)) if old == new => {
+                (old, olds.next().map(|(_, value)| value), news.next().map(|(_, value)| value))
+            }
+            (Some(old), new) if new.is_none_or(|new| old < new) => (old, olds.next().map(|(_, value)| value), None),
+            (Some(new), None) | (_, Some(new)) => (new, None, news.next().map(|(_, value)| value)),
+        };
+        let inner = place.field(name);
+        if let Some(absent) = absent(inner) {
+            before = before.or(left.map(|_| absent));
+            after = after.or(right.map(|_| absent));
+        }
+        value(Element::Field(name.into()), before, after, inner, changes);
+    }
+}
+
+fn items<'a>(left: &'a [Value], right: &'a [Value], list: &'a List, place: Place<'a>, changes: &mut Changes<'a>) {
+    let mut steps: Vec<(Element<'a>, bool, &'a Value)> = Vec::with_capacity(left.len() + right.len());
+    for (side, items) in [(false, left), (true, right)] {
+        // An item that has none of the keys cannot be owned.
+        steps.extend(items.iter().filter_map(|item| Some((element(list, item).ok()?, side, item))));
+    }
+    steps.sort_by(|(left, one, _), (right, other, _)| left.cmp(right).then(one.cmp(other)));
+    for run in steps.chunk_by(|(left, ..), (right, ..)| left == right) {
+        let split = run.partition_point(|(_, side, _)| !side);
+        let (old, new) = run.split_at(split);
+        let Some((step, ..)) = run.first() else { continue };
+        match (old, new) {
+            ([] | [_], [] | [_]) => {
+                let only = |side: &[(Element<'a>, bool, &'a Value)]| side.first().map(|(.., item)| *item);
+                value(step.clone(), only(old), only(new), place, changes);
+            }
+            ([_, _, ..], [_, _, ..]) => {
+                let same = old.iter().map(|(.., item)| item).eq(new.iter().map(|(.., item)| item));
+                changes.modified.push(step.clone(), !same, Set::default());
+            }
+            ([_, _, ..], rest) => {
+                if let [(.., item)] = rest {
+                    value(step.clone(), None, Some(item), place, changes);
+                }
+                changes.removed.push(step.clone(), true, Set::default());
+            }
+            (rest, [_, _, ..]) => {
+                if let [(.., item)] = rest {
+                    value(step.clone(), Some(item), None, place, changes);
+                }
+                changes.added.push(step.clone(), true, Set::default());
+            }
+        }
+    }
+}

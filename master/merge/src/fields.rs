@@ -1,0 +1,152 @@
+//! `FieldsV1`: how a set of paths is written in `metadata.managedFields`.
+
+use crate::path::Element;
+use crate::set::Set;
+use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
+use serde_json::Value;
+use std::borrow::Cow;
+use std::fmt;
+
+/// Writes a set.
+pub fn encode(set: &Set<'_>, out: &mut Vec<u8>) {
+    write(set, false, out);
+}
+
+fn write(set: &Set<'_>, member: bool, out: &mut Vec<u8>) {
+    out.push(b'{');
+    if member && !set.is_empty() {
+        out.extend_from_slice(b"\".\":{}");
+    }
+    for (number, node) in set.nodes().iter().enumerate() {
+        if number > 0 || member {
+            out.push(b',');
+        }
+        node.element.encode(out);
+        out.push(b':');
+        write(&node.children, node.member, out);
+    }
+    out.push(b'}');
+}
+
+/// Reads a set from its text.
+pub fn decode(text: &str) -> Result<Set<'_>, String> {
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    let level = deserializer.deserialize_any(Level);
+    let level = level.and_then(|level| deserializer.end().map(|()| level));
+    level.map(|level| level.set).map_err(|error| format!("fieldsV1 cannot be read: {error}"))
+}
+
+/// Reads a set from a JSON value.
+pub fn from_value(value: &Value) -> Result<Set<'_>, String> {
+    value.deserialize_any(Level).map(|level| level.set).map_err(|error| format!("fieldsV1 cannot be read: {error}"))
+}
+
+/// What is below a step.
+struct Below<'a> {
+    set: Set<'a>,
+    member: bool,
+}
+
+struct Level;
+
+impl<'de> serde::de::DeserializeSeed<'de> for Level {
+    type Value = Below<'de>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Level {
+    type Value = Below<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object of fields")
+    }
+
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(Below { set: Set::default(), member: true })
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Self::Value, A::Error> {
+        let mut below = Below { set: Set::default(), member: false };
+        while let Some(key) = fields.next_key_seed(Text)? {
+            if key == "." {
+                below.member = true;
+                fields.next_value::<IgnoredAny>()?;
+                continue;
+            }
+            match Element::decode(key).map_err(A::Error::custom)? {
+                None => drop(fields.next_value::<IgnoredAny>()?),
+                Some(element) => {
+                    let inner = fields.next_value_seed(Level)?;
+                    below.set.push(element, inner.member, inner.set);
+                }
+            }
+        }
+        below.member |= below.set.is_empty();
+        Ok(below)
+    }
+}
+
+/// A text that is borrowed where it has no escapes.
+struct Text;
+
+impl<'de> serde::de::DeserializeSeed<'de> for Text {
+    type Value = Cow<'de, str>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Text {
+    type Value = Cow<'de, str>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("text")
+    }
+
+    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
+        Ok(Cow::Borrowed(text))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+        Ok(Cow::Owned(text.to_owned()))
+    }
+
+    fn visit_string<E>(self, text: String) -> Result<Self::Value, E> {
+        Ok(Cow::Owned(text))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn round(text: &str) -> String {
+        let set = decode(text).unwrap();
+        let mut out = Vec::new();
+        encode(&set, &mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn upstreams_own_form_is_kept() {
+        let text = r#"{"f:metadata":{"f:labels":{".":{},"f:app":{}}},"f:spec":{"f:containers":{"k:{\"name\":\"a\"}":{".":{},"f:ports":{"k:{\"containerPort\":80,\"protocol\":\"TCP\"}":{}}}},"f:x":{"v:1":{},"v:\"a\"":{},"i:3":{}}}}"#;
+        assert_eq!(round(text), text);
+    }
+
+    #[test]
+    fn order_is_made_and_unknown_forms_are_dropped() {
+        assert_eq!(round(r#"{"f:b":{},"f:a":{"x:1":{"f:c":{}}},"f:a\"q":null}"#), r#"{"f:a":{},"f:a\"q":{},"f:b":{}}"#);
+    }
+
+    #[test]
+    fn what_is_no_set_is_refused() {
+        for text in ["", "[]", "5", r#"{"a":{}}"#, r#"{"f:a":5}"#, r#"{"k:x":{}}"#, r#"{"i:x":{}}"#, r#"{"f:a":{}} {}"#]
+        {
+            assert!(decode(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Merging an applied configuration into an object, list by list as its schema says.
+
+use crate::path::Element;
+use crate::typed::{Form, element, form};
+use master_kinds::schema::{List, Place};
+use serde_json::{Map, Value};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Merges the configuration into the object. Items of lists come in the configuration's order; those that only
+/// the object has keep their place among the others.
+pub(crate) fn join(
+    object: &mut Map<String, Value>,
+    config: &Map<String, Value>,
+    place: Place<'_>,
+) -> Result<(), String> {
+    for (name, new) in config {
+        let old = object.remove(name);
+        if let Some(joined) = value(old, new, place.field(name))? {
+            object.insert(name.clone(), joined);
+        }
+    }
+    Ok(())
+}
+
+fn value(old: Option<Value>, new: &Value, place: Place<'_>) -> Result<Option<Value>, String> {
+    match form(place, [old.as_ref(), Some(new)]) {
+        Form::Leaf => Ok(Some(new.clone())),
+        Form::Fields => {
+            let mut fields = match old {
+                Some(Value::Object(fields)) => fields,
+                _ => Map::new(),
+            };
+            if let Value::Object(config) = new {
+                join(&mut fields, config, place)?;
+            }
+            Ok((!fields.is_empty()).then_some(Value::Object(fields)))
+        }
+        Form::Items(list) => {
+            let before = match old {
+                Some(Value::Array(items)) => items,
+                _ => Vec::new(),
+            };
+            let after = new.as_array().map_or(&[][..], Vec::as_slice);
+            let joined = items(&before, after, list, place.items())?;
+            Ok((!joined.is_empty()).then_some(Value::Array(joined)))
+        }
+    }
+}
+
+fn steps<'a>(list: &'a List, items: &'a [Value]) -> Result<Vec<Element<'a>>, String> {
+    let steps = items.iter().enumerate();
+    steps.map(|(number, item)| element(list, item).map_err(|text| format!("element {number}: {text}"))).collect()
+}
+
+fn items(old: &[Value], new: &[Value], list: &List, place: Place<'_>) -> Result<Vec<Value>, String> {
+    let (before, after) = (steps(list, old)?, steps(list, new)?);
+    let mut known: BTreeMap<&Element<'_>, Option<&Value>> = BTreeMap::new();
+    for (step, item) in before.iter().zip(old) {
+        // Of items that cannot be told apart none is merged.
+        known.entry(step).and_modify(|found| *found = None).or_insert(Some(item));
+    }
+    let wanted: BTreeSet<&Element<'_>> = after.iter().collect();
+    if wanted.len() < after.len() {
+        let twice = after.iter().enumerate().find(|(number, step)| after[..*number].contains(step));
+        return Err(format!("duplicate entries for key {}", twice.map_or(&after[0], |(_, step)| step)));
+    }
+    let merged = |index: usize| value(known.get(&after[index]).copied().flatten().cloned(), &new[index], place);
+    let mut shared = after.iter().filter(|step| known.contains_key(step));
+    let mut next = shared.next();
+    let mut done: BTreeSet<&Element<'_>> = BTreeSet::new();
+    let mut out = Vec::with_capacity(old.len().max(new.len()));
+    let (mut left, mut right) = (0, 0);
+    while left < before.len() || right < after.len() {
+        if left < before.len() && right < after.len() {
+            if before[left] == after[right] {
+                out.extend(merged(right)?);
+                done.insert(&after[right]);
+                (left, right, next) = (left + 1, right + 1, shared.next());
+                continue;
+            }
+            if wanted.contains(&before[left]) && next.is_some_and(|next| *next != before[left]) {
+                left += 1;
+                continue;
+            }
+        }
+        if left < before.len() {
+            if !wanted.contains(&before[left]) {
+                out.push(old[left].clone());
+                left += 1;
+                continue;
+            }
+            left += usize::from(done.contains(&before[left]));
+        }
+        if right < after.len() {
+            out.extend(merged(right)?);
+            done.insert(&after[right]);
+            if next == Some(&after[right]) {
+                next = shared.next();
+            }
+            right += 1;
+        }
+    }
+    Ok(out)
+}

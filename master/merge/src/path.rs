@@ -1,0 +1,186 @@
+//! Steps of a field's path, as ownership is written down: a field, an item by its keys, by its value, by its index.
+
+use serde_json::{Map, Value};
+use std::borrow::Cow;
+use std::cmp::Ordering;
+use std::fmt;
+
+/// One step.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Element<'a> {
+    /// A field of an object.
+    Field(Cow<'a, str>),
+    /// The item of a list that has these fields, in order of their names.
+    Key(Vec<(Cow<'a, str>, Simple<'a>)>),
+    /// The item of a set that is this value.
+    Value(Simple<'a>),
+    /// The item at a place.
+    Index(i64),
+}
+
+/// A JSON value with upstream's order: numbers, text, booleans, lists, objects, null.
+#[derive(Debug, Clone)]
+pub struct Simple<'a>(pub Cow<'a, Value>);
+
+impl PartialEq for Simple<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Simple<'_> {}
+
+impl PartialOrd for Simple<'_> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Simple<'_> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        compare(&self.0, &other.0)
+    }
+}
+
+fn rank(value: &Value) -> u8 {
+    match value {
+        Value::Number(_) => 0,
+        Value::String(_) => 1,
+        Value::Bool(_) => 2,
+        Value::Array(_) => 3,
+        Value::Object(_) => 4,
+        Value::Null => 5,
+    }
+}
+
+fn compare(left: &Value, right: &Value) -> Ordering {
+    match (left, right) {
+        (Value::Number(left), Value::Number(right)) => match (left.as_i64(), right.as_i64()) {
+            (Some(left), Some(right)) => left.cmp(&right),
+            _ => left.as_f64().unwrap_or_default().total_cmp(&right.as_f64().unwrap_or_default()),
+        },
+        (Value::String(left), Value::String(right)) => left.cmp(right),
+        (Value::Bool(left), Value::Bool(right)) => left.cmp(right),
+        (Value::Array(left), Value::Array(right)) => {
+            let pairs = left.iter().zip(right).map(|(left, right)| compare(left, right));
+            pairs.fold(Ordering::Equal, Ordering::then).then(left.len().cmp(&right.len()))
+        }
+        (Value::Object(left), Value::Object(right)) => {
+            let pairs = left.iter().zip(right).map(|(left, right)| left.0.cmp(right.0).then(compare(left.1, right.1)));
+            pairs.fold(Ordering::Equal, Ordering::then).then(left.len().cmp(&right.len()))
+        }
+        _ => rank(left).cmp(&rank(right)),
+    }
+}
+
+impl Element<'_> {
+    /// The step, with a life of its own.
+    pub fn into_owned(self) -> Element<'static> {
+        let own = |value: Simple<'_>| Simple(Cow::Owned(value.0.into_owned()));
+        match self {
+            Self::Field(name) => Element::Field(Cow::Owned(name.into_owned())),
+            Self::Key(fields) => Element::Key(
+                fields.into_iter().map(|(name, value)| (Cow::Owned(name.into_owned()), own(value))).collect(),
+            ),
+            Self::Value(value) => Element::Value(own(value)),
+            Self::Index(index) => Element::Index(index),
+        }
+    }
+
+    /// Reads a step as `FieldsV1` writes it; none for forms that this version doesn't know.
+    pub fn decode(text: Cow<'_, str>) -> Result<Option<Element<'_>>, String> {
+        let bytes = text.as_bytes();
+        if bytes.len() < 2 || bytes[1] != b':' {
+            return Err(format!("a field of managedFields must begin with f:, k:, v: or i:, found {text:?}"));
+        }
+        let unreadable =
+            |error: &dyn fmt::Display| format!("a field of managedFields cannot be read: {text:?}: {error}");
+        match bytes[0] {
+            b'f' => Ok(Some(Element::Field(match text {
+                Cow::Borrowed(text) => Cow::Borrowed(&text[2..]),
+                Cow::Owned(mut text) => {
+                    drop(text.drain(..2));
+                    Cow::Owned(text)
+                }
+            }))),
+            b'v' => {
+                let value = serde_json::from_str(&text[2..]).map_err(|error| unreadable(&error))?;
+                Ok(Some(Element::Value(Simple(Cow::Owned(value)))))
+            }
+            b'k' => {
+                let fields: Map<String, Value> =
+                    serde_json::from_str(&text[2..]).map_err(|error| unreadable(&error))?;
+                let mut fields: Vec<_> =
+                    fields.into_iter().map(|(name, value)| (Cow::Owned(name), Simple(Cow::Owned(value)))).collect();
+                fields.sort();
+                Ok(Some(Element::Key(fields)))
+            }
+            b'i' => Ok(Some(Element::Index(text[2..].parse().map_err(|error| unreadable(&error))?))),
+            _ => Ok(None),
+        }
+    }
+
+    /// Writes a step as `FieldsV1` has it, as the text of a JSON field, in quotes.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Field(name) => {
+                quoted(out, "f:", name);
+            }
+            Self::Key(fields) => {
+                let mut key = Vec::new();
+                for (number, (name, value)) in fields.iter().enumerate() {
+                    key.push(if number == 0 { b'{' } else { b',' });
+                    quoted(&mut key, "", name);
+                    key.push(b':');
+                    json(&mut key, &value.0);
+                }
+                key.push(b'}');
+                quoted(out, "k:", &String::from_utf8_lossy(&key));
+            }
+            Self::Value(value) => {
+                let mut text = Vec::new();
+                json(&mut text, &value.0);
+                quoted(out, "v:", &String::from_utf8_lossy(&text));
+            }
+            Self::Index(index) => out.extend_from_slice(format!("\"i:{index}\"").as_bytes()),
+        }
+    }
+}
+
+fn json(out: &mut Vec<u8>, value: &Value) {
+    // Writing a value to a Vec doesn't fail.
+    let _infallible = serde_json::to_writer(out, value);
+}
+
+/// A JSON text with a prefix that needs no escapes.
+fn quoted(out: &mut Vec<u8>, prefix: &str, text: &str) {
+    out.push(b'"');
+    out.extend_from_slice(prefix.as_bytes());
+    if text.bytes().all(|byte| byte >= b' ' && byte != b'"' && byte != b'\\') {
+        out.extend_from_slice(text.as_bytes());
+        out.push(b'"');
+        return;
+    }
+    let start = out.len();
+    // Writing to a Vec doesn't fail; the opening quote is there already.
+    let _infallible = serde_json::to_writer(&mut *out, text);
+    out.remove(start);
+}
+
+impl fmt::Display for Element<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Field(name) => write!(f, ".{name}"),
+            Self::Key(fields) => {
+                f.write_str("[")?;
+                for (number, (name, value)) in fields.iter().enumerate() {
+                    let comma = if number == 0 { "" } else { "," };
+                    write!(f, "{comma}{name}={}", value.0)?;
+                }
+                f.write_str("]")
+            }
+            Self::Value(value) => write!(f, "[={}]", value.0),
+            Self::Index(index) => write!(f, "[{index}]"),
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Taking fields out of an object.
+
+use crate::path::Element;
+use crate::set::Set;
+use crate::typed::element;
+use master_kinds::schema::{List, Place, Shape};
+use serde_json::{Map, Value};
+
+/// The object without the fields of a set. What is owned as a whole goes as a whole.
+pub(crate) fn remove(object: &Map<String, Value>, set: &Set<'_>, place: Place<'_>) -> Map<String, Value> {
+    let mut left = Map::new();
+    for (name, value) in object {
+        match set.get(&Element::Field(name.into())) {
+            None => drop(left.insert(name.clone(), value.clone())),
+            Some(node) if node.member => {}
+            Some(node) => {
+                if let Some(value) = below(value, &node.children, place.field(name)) {
+                    left.insert(name.clone(), value);
+                }
+            }
+        }
+    }
+    left
+}
+
+fn below(value: &Value, set: &Set<'_>, place: Place<'_>) -> Option<Value> {
+    match (place.shape(), value) {
+        (Shape::Object { atomic: false } | Shape::Map { atomic: false } | Shape::Free, Value::Object(fields)) => {
+            let left = remove(fields, set, place);
+            (!left.is_empty()).then_some(Value::Object(left))
+        }
+        (Shape::List(list @ (List::Set | List::Map(_))), Value::Array(all)) => {
+            let left = items(all, set, list, place.items());
+            (!left.is_empty()).then_some(Value::Array(left))
+        }
+        (Shape::Object { atomic: true } | Shape::Map { atomic: true } | Shape::List(_), _)
+        | (Shape::Free, Value::Array(_)) => None,
+        _ => Some(value.clone()),
+    }
+}
+
+fn items(all: &[Value], set: &Set<'_>, list: &List, place: Place<'_>) -> Vec<Value> {
+    let kept = all.iter().filter_map(|item| {
+        let Some(node) = element(list, item).ok().and_then(|step| set.get(&step)) else { return Some(item.clone()) };
+        if node.member { None } else { below(item, &node.children, place) }
+    });
+    kept.collect()
+}
