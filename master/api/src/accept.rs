@@ -8,10 +8,12 @@ use http::{HeaderMap, header};
 pub(crate) enum Form {
     /// The objects.
     Object,
-    /// `meta.k8s.io/v1 Table`.
-    Table,
-    /// `meta.k8s.io/v1 PartialObjectMetadata` and its list.
-    Partial,
+    /// `meta.k8s.io Table`, in this version.
+    Table(&'static str),
+    /// `meta.k8s.io PartialObjectMetadata`, in this version.
+    Partial(&'static str),
+    /// `meta.k8s.io PartialObjectMetadataList`, in this version.
+    PartialList(&'static str),
 }
 
 /// How an answer is written.
@@ -25,46 +27,88 @@ pub(crate) struct Accept {
 struct Media<'a> {
     kind: &'a str,
     parameters: Vec<(&'a str, &'a str)>,
+    /// Preference (RFC 9110, 12.4.2), in thousandths.
+    weight: u32,
 }
 
-impl Media<'_> {
-    fn parameter(&self, key: &str) -> &str {
+impl<'a> Media<'a> {
+    fn parse(text: &'a str) -> Self {
+        let mut pieces = text.split(';').map(str::trim);
+        let kind = pieces.next().unwrap_or_default();
+        let parameters: Vec<_> = pieces
+            .filter_map(|piece| piece.split_once('='))
+            .map(|(key, value)| (key.trim(), value.trim().trim_matches('"')))
+            .collect();
+        let weight = parameters.iter().find(|(name, _)| *name == "q").map_or(1000, |(_, q)| thousandths(q));
+        Self { kind, parameters, weight }
+    }
+
+    fn parameter(&self, key: &str) -> &'a str {
         self.parameters.iter().find(|(name, _)| *name == key).map_or("", |(_, value)| value)
+    }
+
+    fn transform(&self) -> (&'a str, &'a str, &'a str) {
+        (self.parameter("as"), self.parameter("g"), self.parameter("v"))
     }
 }
 
-/// Media types of the Accept headers, in their order.
-fn media(headers: &HeaderMap) -> impl Iterator<Item = Media<'_>> {
+/// A weight such as `0.8`; what can't be read weighs as much as can be, as upstream has it.
+fn thousandths(q: &str) -> u32 {
+    let (whole, part) = q.split_once('.').unwrap_or((q, ""));
+    let digits: String = part.chars().chain("000".chars()).take(3).collect();
+    match (whole.parse::<u32>(), digits.parse::<u32>()) {
+        (Ok(0), Ok(part)) => part,
+        _ => 1000,
+    }
+}
+
+/// Media types of the Accept headers: preferred ones first, of equal ones the more specific, then in their order.
+fn media(headers: &HeaderMap) -> Vec<Media<'_>> {
     let values = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    values.flat_map(|value| value.split(',')).take(50).map(|part| {
-        let mut pieces = part.split(';').map(str::trim);
-        let kind = pieces.next().unwrap_or_default();
-        let parameters = pieces.filter_map(|piece| piece.split_once('=')).collect();
-        Media { kind, parameters }
-    })
+    let mut all: Vec<Media<'_>> = values.flat_map(|value| value.split(',')).take(50).map(Media::parse).collect();
+    let wild = |media: &Media<'_>| match media.kind {
+        "*/*" => 2,
+        kind if kind.ends_with("/*") => 1,
+        _ => 0,
+    };
+    all.retain(|media| media.weight > 0 && !media.kind.is_empty());
+    all.sort_by_key(|media| (u32::MAX - media.weight, wild(media)));
+    all
+}
+
+/// A version of `meta.k8s.io` that transformed answers have.
+fn version(text: &str) -> Option<&'static str> {
+    match text {
+        "v1" => Some("meta.k8s.io/v1"),
+        "v1beta1" => Some("meta.k8s.io/v1beta1"),
+        _ => None,
+    }
 }
 
 impl Accept {
     /// Plain JSON objects.
     pub(crate) const JSON: Self = Self { form: Form::Object, yaml: false };
 
-    /// Reads the Accept headers; the first form that the server has wins.
+    /// Reads the Accept headers; the most preferred form that the server has wins.
     pub(crate) fn parse(headers: &HeaderMap) -> Result<Self, ApiError> {
-        if !headers.contains_key(header::ACCEPT) {
+        let wanted = headers.get_all(header::ACCEPT).iter().any(|value| !value.is_empty());
+        if !wanted {
             return Ok(Self::JSON);
         }
         for media in media(headers) {
             let yaml = match media.kind {
-                "application/json" | "*/*" | "application/*" | "" => false,
+                "application/json" | "*/*" | "application/*" => false,
                 "application/yaml" => true,
                 _ => continue,
             };
-            let form = match (media.parameter("as"), media.parameter("g"), media.parameter("v")) {
-                ("", _, _) => Form::Object,
-                ("Table", "meta.k8s.io", "v1" | "v1beta1") => Form::Table,
-                ("PartialObjectMetadata" | "PartialObjectMetadataList", "meta.k8s.io", "v1" | "v1beta1") => {
-                    Form::Partial
-                }
+            if !matches!(media.parameter("stream"), "" | "watch") {
+                continue;
+            }
+            let form = match (media.transform(), version(media.parameter("v"))) {
+                (("", "", ""), _) => Form::Object,
+                (("Table", "meta.k8s.io", _), Some(version)) => Form::Table(version),
+                (("PartialObjectMetadata", "meta.k8s.io", _), Some(version)) => Form::Partial(version),
+                (("PartialObjectMetadataList", "meta.k8s.io", _), Some(version)) => Form::PartialList(version),
                 _ => continue,
             };
             return Ok(Self { form, yaml });
@@ -73,15 +117,20 @@ impl Accept {
         Err(ApiError::new(Reason::NotAcceptable, text))
     }
 
+    /// The same with objects as they are.
+    pub(crate) fn plain(self) -> Self {
+        Self { form: Form::Object, ..self }
+    }
+
     /// Version of aggregated discovery that is asked for before the plain form, if any.
     pub(crate) fn discovery(headers: &HeaderMap) -> Option<&'static str> {
         for media in media(headers) {
-            match (media.kind, media.parameter("as"), media.parameter("g"), media.parameter("v")) {
-                ("application/json", "APIGroupDiscoveryList", "apidiscovery.k8s.io", "v2") => return Some("v2"),
-                ("application/json", "APIGroupDiscoveryList", "apidiscovery.k8s.io", "v2beta1") => {
+            match (media.kind, media.transform()) {
+                ("application/json", ("APIGroupDiscoveryList", "apidiscovery.k8s.io", "v2")) => return Some("v2"),
+                ("application/json", ("APIGroupDiscoveryList", "apidiscovery.k8s.io", "v2beta1")) => {
                     return Some("v2beta1");
                 }
-                ("application/json" | "*/*", "", _, _) => return None,
+                ("application/json" | "application/*" | "*/*", ("", ..)) => return None,
                 _ => {}
             }
         }
@@ -102,7 +151,7 @@ mod tests {
     #[test]
     fn the_first_form_that_the_server_has_wins() {
         let table = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
-        assert_eq!(Accept::parse(&headers(table)).unwrap().form, Form::Table);
+        assert_eq!(Accept::parse(&headers(table)).unwrap().form, Form::Table("meta.k8s.io/v1"));
         let protobuf = "application/vnd.kubernetes.protobuf,application/json";
         assert_eq!(Accept::parse(&headers(protobuf)).unwrap(), Accept::JSON);
         assert!(Accept::parse(&headers("application/yaml")).unwrap().yaml);
@@ -111,5 +160,18 @@ mod tests {
         let discovery = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
         assert_eq!(Accept::discovery(&headers(discovery)), Some("v2"));
         assert_eq!(Accept::discovery(&headers("application/json")), None);
+    }
+
+    #[test]
+    fn weights_count_before_the_order() {
+        let yaml = "application/json;q=0.5, application/yaml;q=0.9, */*;q=0.1";
+        assert!(Accept::parse(&headers(yaml)).unwrap().yaml);
+        assert!(!Accept::parse(&headers("*/*, application/json")).unwrap().yaml);
+        assert!(Accept::parse(&headers("*/*, application/yaml")).unwrap().yaml, "the specific one counts first");
+        assert_eq!(Accept::parse(&headers("application/json;q=0")).unwrap_err().code, 406);
+        for refused in ["text/html", "application/json;as=Foo;v=v1;g=meta.k8s.io", "application/json;as=Table;v=v9;g=x"]
+        {
+            assert_eq!(Accept::parse(&headers(refused)).unwrap_err().code, 406, "{refused}");
+        }
     }
 }

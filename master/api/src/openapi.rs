@@ -4,10 +4,15 @@
 //! kind, the parameters (`fieldValidation`, `dryRun`) and the patch types.
 
 use crate::error::ApiError;
+use crate::path::Query;
+use crate::paths::matches_tag;
 use crate::registry::{Kind, Registry, Subresource};
 use crate::schema::{self, DEFINITIONS};
-use crate::verbs::no_resource;
+use crate::server::{Body, body};
+use crate::verbs::{json_bytes, no_resource};
 use bytes::Bytes;
+use http::request::Parts;
+use http::{HeaderValue, Response, StatusCode, header};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
@@ -20,6 +25,44 @@ pub(crate) struct Documents {
 }
 
 impl Documents {
+    /// Answers a path below `/openapi`.
+    pub(crate) fn answer(
+        &self,
+        registry: &Registry,
+        path: &str,
+        parts: &Parts,
+        query: &Query,
+    ) -> Result<Response<Body>, ApiError> {
+        let name = match path.strip_prefix("/openapi/v3") {
+            Some("") => return Ok(json_bytes(StatusCode::OK, self.index(registry))),
+            Some(rest) => rest.strip_prefix('/').ok_or_else(no_resource)?,
+            None => return Err(no_resource()),
+        };
+        let document = self.document(registry, name)?;
+        let hash = hash(&document);
+        let asked = query.get("hash");
+        if !asked.is_empty() && asked != hash {
+            return moved(&format!("{path}?hash={hash}"));
+        }
+        let tag = format!("\"{hash}\"");
+        let mut response = if matches_tag(parts, &tag) {
+            let mut unchanged = Response::new(body(""));
+            *unchanged.status_mut() = StatusCode::NOT_MODIFIED;
+            unchanged
+        } else {
+            json_bytes(StatusCode::OK, document)
+        };
+        let headers = response.headers_mut();
+        // Under a hash it never changes; the client keeps it.
+        let cached = if asked.is_empty() { "no-cache, private" } else { "public, immutable, max-age=31536000" };
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static(cached));
+        headers.insert(header::VARY, HeaderValue::from_static("Accept"));
+        if let Ok(tag) = HeaderValue::from_str(&tag) {
+            headers.insert(header::ETAG, tag);
+        }
+        Ok(response)
+    }
+
     /// The index at `/openapi/v3`.
     pub(crate) fn index(&self, registry: &Registry) -> Bytes {
         let index = self.index.get_or_init(|| {
@@ -61,6 +104,15 @@ impl Documents {
             documents
         })
     }
+}
+
+/// Sends a client that asks for an older document to the present one.
+fn moved(to: &str) -> Result<Response<Body>, ApiError> {
+    let mut response = Response::new(body(""));
+    *response.status_mut() = StatusCode::MOVED_PERMANENTLY;
+    let to = HeaderValue::from_str(to).map_err(|_not_a_header| no_resource())?;
+    response.headers_mut().insert(header::LOCATION, to);
+    Ok(response)
 }
 
 /// A name for a document's content.

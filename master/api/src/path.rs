@@ -40,8 +40,11 @@ pub(crate) struct Target {
     pub(crate) version: String,
     pub(crate) plural: String,
     pub(crate) namespace: String,
+    /// The object's name; of lists and watches, the one name that their field selector asks for.
     pub(crate) name: String,
     pub(crate) subresource: String,
+    /// What follows the subresource: the path at the other end of a proxy, with its leading slash.
+    pub(crate) rest: String,
 }
 
 /// The query, decoded.
@@ -70,9 +73,25 @@ impl Query {
         self.0.iter().find(|(name, _)| name == key).map_or("", |(_, value)| value)
     }
 
+    /// Whether a parameter is there, with whatever value.
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.0.iter().any(|(name, _)| name == key)
+    }
+
+    /// All values of a parameter.
+    pub(crate) fn all<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a str> {
+        self.0.iter().filter(move |(name, _)| name == key).map(|(_, value)| value.as_str())
+    }
+
     /// Whether a switch is on.
     pub(crate) fn on(&self, key: &str) -> bool {
-        matches!(self.get(key), "true" | "1")
+        self.switch(key) == Some(true)
+    }
+
+    /// A switch, if it is set; as upstream reads it, only `false` and `0` turn one off.
+    pub(crate) fn switch(&self, key: &str) -> Option<bool> {
+        let value = self.0.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())?;
+        Some(!(value == "0" || value.eq_ignore_ascii_case("false")))
     }
 
     /// A number.
@@ -119,11 +138,26 @@ fn unescape(text: &str, query: bool) -> Result<String, ApiError> {
 impl Target {
     /// The resource that a path names: none for paths that name no resource (discovery, health, …).
     pub(crate) fn parse(method: &Method, path: &str, query: &Query) -> Result<Option<Self>, ApiError> {
-        let segments: Vec<&str> = path.trim_matches('/').split('/').collect();
+        let segments: Vec<&str> = path.trim_start_matches('/').split('/').collect();
         let (group, version, rest) = match segments.as_slice() {
-            ["api", version, rest @ ..] if !rest.is_empty() => ("", *version, rest),
-            ["apis", group, version, rest @ ..] if !rest.is_empty() => (*group, *version, rest),
+            ["api", version, rest @ ..] => ("", *version, rest),
+            ["apis", group, version, rest @ ..] => (*group, *version, rest),
             _ => return Ok(None),
+        };
+        // The legacy form of a watch.
+        let (watch, rest) = match rest {
+            ["watch", rest @ ..] if !rest.is_empty() => (true, rest),
+            rest => (false, rest),
+        };
+        let at = if rest.first() == Some(&"namespaces") { 4 } else { 2 };
+        let proxied = rest.get(at).is_some_and(|segment| *segment == "proxy").then_some(at);
+        let (rest, behind) = match proxied {
+            Some(at) => {
+                let (own, behind) = rest.split_at(at + 1);
+                (own, behind.iter().fold(String::new(), |path, segment| path + "/" + segment))
+            }
+            // A slash at the end means nothing, except behind a proxy.
+            None => (rest.strip_suffix(&[""]).unwrap_or(rest), String::new()),
         };
         let (namespace, rest) = match rest {
             // A namespace's own path and its subresources.
@@ -132,20 +166,34 @@ impl Target {
             rest => ("", rest),
         };
         let (plural, name, subresource) = match rest {
-            [plural] => (*plural, "", ""),
+            [plural] if !plural.is_empty() => (*plural, "", ""),
             [plural, name] => (*plural, *name, ""),
             [plural, name, subresource] => (*plural, *name, *subresource),
             _ => return Ok(None),
         };
-        let (namespace, name) = (unescape(namespace, false)?, unescape(name, false)?);
-        let verb = verb(method, !name.is_empty(), query)?;
+        let (namespace, mut name) = (unescape(namespace, false)?, unescape(name, false)?);
+        let verb = if watch && matches!(*method, Method::GET | Method::HEAD) {
+            Verb::Watch
+        } else {
+            verb(method, !name.is_empty(), subresource, query)?
+        };
+        if matches!(verb, Verb::List | Verb::Watch) && name.is_empty() {
+            selected_name(query.get("fieldSelector")).clone_into(&mut name);
+        }
         let (group, version) = (group.to_owned(), version.to_owned());
         let (plural, subresource) = (plural.to_owned(), subresource.to_owned());
-        Ok(Some(Self { verb, group, version, plural, namespace, name, subresource }))
+        Ok(Some(Self { verb, group, version, plural, namespace, name, subresource, rest: behind }))
     }
 }
 
-fn verb(method: &Method, named: bool, query: &Query) -> Result<Verb, ApiError> {
+/// The one name that a field selector asks for, if it does; authorization by name counts it.
+fn selected_name(selector: &str) -> &str {
+    let asked = selector.split(',').find_map(|part| part.strip_prefix("metadata.name="));
+    let name = asked.map_or("", |name| name.trim_start_matches('='));
+    if matches!(name, "." | "..") || name.contains(['/', '%', '\\']) { "" } else { name }
+}
+
+fn verb(method: &Method, named: bool, subresource: &str, query: &Query) -> Result<Verb, ApiError> {
     match (method.as_str(), named) {
         ("GET" | "HEAD", true) => Ok(Verb::Get),
         ("GET" | "HEAD", false) if query.on("watch") => Ok(Verb::Watch),
@@ -155,6 +203,8 @@ fn verb(method: &Method, named: bool, query: &Query) -> Result<Verb, ApiError> {
         ("PATCH", true) => Ok(Verb::Patch),
         ("DELETE", true) => Ok(Verb::Delete),
         ("DELETE", false) => Ok(Verb::DeleteCollection),
+        // Whatever is asked of a proxy is the other end's business.
+        ("OPTIONS", true) if subresource == "proxy" => Ok(Verb::Get),
         _ => Err(not_allowed()),
     }
 }
@@ -182,9 +232,31 @@ mod tests {
         assert_eq!((&*namespace.plural, &*namespace.name, &*namespace.subresource), ("namespaces", "a", "finalize"));
         let lease = parse(&Method::POST, "/apis/coordination.k8s.io/v1/namespaces/n/leases", "").unwrap();
         assert_eq!((&*lease.group, lease.verb), ("coordination.k8s.io", Verb::Create));
-        for path in ["/api", "/api/v1", "/apis/apps/v1", "/livez", "/", "/api/v1/pods/a/b/c"] {
+        for path in ["/api", "/api/v1", "/api/v1/", "/apis/apps/v1", "/livez", "/", "/api/v1/pods/a/b/c"] {
             assert_eq!(parse(&Method::GET, path, ""), None, "{path}");
         }
+    }
+
+    #[test]
+    fn the_legacy_watch_and_a_selected_name_are_understood() {
+        let old = parse(&Method::GET, "/api/v1/watch/namespaces/a/pods/b", "").unwrap();
+        assert_eq!((old.verb, &*old.namespace, &*old.plural, &*old.name), (Verb::Watch, "a", "pods", "b"));
+        let all = parse(&Method::GET, "/apis/apps/v1/watch/deployments", "").unwrap();
+        assert_eq!((all.verb, &*all.name), (Verb::Watch, ""));
+        let one = parse(&Method::GET, "/api/v1/pods", "fieldSelector=metadata.name%3Dx,spec.nodeName%3Dn").unwrap();
+        assert_eq!((one.verb, &*one.name), (Verb::List, "x"));
+        let not = parse(&Method::GET, "/api/v1/pods", "fieldSelector=metadata.name!%3Dx").unwrap();
+        assert_eq!(&*not.name, "");
+    }
+
+    #[test]
+    fn what_is_behind_a_proxy_keeps_its_own_path() {
+        let node = parse(&Method::GET, "/api/v1/nodes/https:n1:10250/proxy/logs/a/", "").unwrap();
+        assert_eq!((&*node.name, &*node.subresource, &*node.rest), ("https:n1:10250", "proxy", "/logs/a/"));
+        let pod = parse(&Method::POST, "/api/v1/namespaces/a/pods/p:80/proxy", "").unwrap();
+        assert_eq!((pod.verb, &*pod.name, &*pod.rest), (Verb::Create, "p:80", ""));
+        let named = parse(&Method::GET, "/api/v1/namespaces/a/configmaps/proxy", "").unwrap();
+        assert_eq!((&*named.plural, &*named.name), ("configmaps", "proxy"));
     }
 
     #[test]

@@ -1,30 +1,32 @@
 //! The server: what it is made of, and the way of a request through it.
 
-use crate::accept::Accept;
 use crate::admit::{Admission, Chain};
 use crate::authorize::{self, Question};
 use crate::client::Client;
-use crate::discovery;
+use crate::encoding::{self, Wishes};
 use crate::error::{ApiError, Reason};
 use crate::hooks::{DenyList, Extensions, NodeDialer};
 use crate::kinds;
-use crate::metrics::Metrics;
+use crate::metrics::{About, Metrics};
 use crate::openapi::Documents;
 use crate::path::{Query, Target, Verb};
+use crate::paths::counted;
 use crate::peer::Peer;
-use crate::registry::Registry;
+use crate::registry::{Kind, Registry};
 use crate::selector::Selector;
 use crate::user::UserInfo;
 use crate::verbs::{self, Call};
 use bytes::Bytes;
+use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body::Body as _;
 use http_body_util::{BodyExt, Full, Limited, combinators::UnsyncBoxBody};
-use master_store::{Op, Store, StoreError};
+use master_store::Store;
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 
 /// Why a body broke off.
@@ -42,8 +44,10 @@ pub fn body(bytes: impl Into<Bytes>) -> Body {
 pub struct Options {
     /// Bytes that a request's body may have (upstream: 3 MiB).
     pub body_bytes: usize,
-    /// Requests that may be worked on at once, watches aside; more get 429.
+    /// Reads that may be worked on at once, watches aside; more get 429 (upstream: 400).
     pub in_flight: usize,
+    /// Writes that may be worked on at once; more get 429 (upstream: 200).
+    pub in_flight_mutating: usize,
     /// Watches that may be open at once; more get 429.
     pub watches: usize,
     /// Which admission plugins are on.
@@ -52,7 +56,13 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { body_bytes: 3 << 20, in_flight: 600, watches: 20_000, admission: Admission::default() }
+        Self {
+            body_bytes: 3 << 20,
+            in_flight: 400,
+            in_flight_mutating: 200,
+            watches: 20_000,
+            admission: Admission::default(),
+        }
     }
 }
 
@@ -62,9 +72,10 @@ pub(crate) struct Inner {
     pub(crate) options: Options,
     pub(crate) registry: Registry,
     pub(crate) admission: Chain,
-    documents: Documents,
-    metrics: Metrics,
-    in_flight: Arc<Semaphore>,
+    pub(crate) documents: Documents,
+    pub(crate) metrics: Metrics,
+    reads: Semaphore,
+    writes: Semaphore,
     watches: Arc<Semaphore>,
     prepared: AtomicBool,
     extensions: OnceLock<Arc<dyn Extensions>>,
@@ -91,7 +102,8 @@ impl ApiServer {
             admission: Chain::new(&options.admission),
             documents: Documents::default(),
             metrics: Metrics::default(),
-            in_flight: Arc::new(Semaphore::new(options.in_flight)),
+            reads: Semaphore::new(options.in_flight),
+            writes: Semaphore::new(options.in_flight_mutating),
             watches: Arc::new(Semaphore::new(options.watches)),
             options,
             prepared: AtomicBool::new(false),
@@ -134,6 +146,35 @@ impl ApiServer {
         self.inner.node_dialer.set(dialer).is_ok()
     }
 
+    pub(crate) fn prepared(&self) -> bool {
+        self.inner.prepared.load(Ordering::Acquire)
+    }
+
+    /// Requests that are worked on, by upstream's names for their kinds.
+    pub(crate) fn running(&self) -> [(&'static str, usize); 2] {
+        let (inner, options) = (&self.inner, &self.inner.options);
+        [
+            ("readOnly", options.in_flight - inner.reads.available_permits()),
+            ("mutating", options.in_flight_mutating - inner.writes.available_permits()),
+        ]
+    }
+
+    /// Room to work on a request; callers inside the process are not counted.
+    fn permit(&self, verb: Verb, peer: &Peer) -> Result<Option<SemaphorePermit<'_>>, ApiError> {
+        if peer.remote.is_none() {
+            return Ok(None);
+        }
+        let mutating = match verb {
+            Verb::Get | Verb::List | Verb::Watch => false,
+            Verb::Create | Verb::Update | Verb::Patch | Verb::Delete | Verb::DeleteCollection => true,
+        };
+        let room = if mutating { &self.inner.writes } else { &self.inner.reads };
+        room.try_acquire().map(Some).map_err(|_full| {
+            self.inner.metrics.refuse(mutating);
+            too_many()
+        })
+    }
+
     /// Ends open watches; `/readyz` fails from now on. [`crate::serve`] calls it at shutdown.
     pub fn drain(&self) {
         self.inner.draining.cancel();
@@ -161,7 +202,10 @@ impl ApiServer {
         if peer.remote.is_none() {
             return Ok(None);
         }
-        self.inner.watches.clone().try_acquire_owned().map(Some).map_err(|_full| too_many())
+        self.inner.watches.clone().try_acquire_owned().map(Some).map_err(|_full| {
+            self.inner.metrics.refuse(false);
+            too_many()
+        })
     }
 
     /// A client for callers inside the process.
@@ -191,48 +235,65 @@ impl ApiServer {
             return extensions.handle(request, peer, user).await;
         }
         let head = request.method() == Method::HEAD;
-        let (verb, answer) = self.route(request, user, peer).await;
-        let mut response = answer.unwrap_or_else(|error| respond(&error));
-        self.inner.metrics.count(verb, response.status().as_u16(), began.elapsed());
+        let (parts, content) = request.into_parts();
+        let (about, wishes, answer) = match Query::parse(parts.uri.query().unwrap_or_default()) {
+            Ok(query) => {
+                let wishes = Wishes::of(&parts.headers, &query);
+                let (about, answer) = self.route(parts, query, content, user, peer).await;
+                (about, wishes, answer)
+            }
+            Err(error) => (About::path("", ""), Wishes::default(), Err(error)),
+        };
+        let response = answer.unwrap_or_else(|error| respond(&error));
+        self.inner.metrics.count(&about, response.status().as_u16(), began.elapsed());
+        let mut response = encoding::finish(response, wishes).await;
         if head {
+            if let Some(size) = response.body().size_hint().exact() {
+                response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(size));
+            }
             *response.body_mut() = body(Bytes::new());
         }
         response
     }
 
-    /// The answer, and the verb for the metrics.
+    /// The answer, and what it was about.
     async fn route(
         &self,
-        request: Request<Body>,
+        parts: Parts,
+        query: Query,
+        content: Body,
         user: UserInfo,
         peer: Peer,
-    ) -> (&'static str, Result<Response<Body>, ApiError>) {
-        let (parts, content) = request.into_parts();
-        let query = match Query::parse(parts.uri.query().unwrap_or_default()) {
-            Ok(query) => query,
-            Err(error) => return ("unknown", Err(error)),
-        };
+    ) -> (About, Result<Response<Body>, ApiError>) {
         let path = parts.uri.path();
         let target = match Target::parse(&parts.method, path, &query) {
             Ok(Some(target)) => target,
-            Ok(None) => return ("get", self.other(&user, &parts, path).await),
-            Err(error) => return ("unknown", Err(error)),
+            Ok(None) => {
+                let about = About::path(if parts.method == Method::HEAD { "HEAD" } else { "GET" }, counted(path));
+                let verb = parts.method.as_str().to_lowercase();
+                let answer = match authorize::path(&user, &verb, path) {
+                    Ok(()) => self.other(&parts, &query).await,
+                    Err(error) => Err(error),
+                };
+                return (about, answer);
+            }
+            Err(error) => return (About::path("", ""), Err(error)),
         };
-        let verb = target.verb;
-        let answer = self.resource(target, query, parts.headers, user, peer, content).await;
-        (verb.as_str(), answer)
+        let kind = self.inner.registry.find(&target.group, &target.version, &target.plural).cloned();
+        let about = About::resource(&target, kind.as_ref(), query.has("dryRun"));
+        let asked = Asked { target, query, kind, about: about.clone(), headers: parts.headers };
+        let answer = self.resource(asked, user, peer, content).await;
+        (about, answer)
     }
 
     async fn resource(
         &self,
-        target: Target,
-        query: Query,
-        headers: http::HeaderMap,
+        asked: Asked,
         user: UserInfo,
         peer: Peer,
         content: Body,
     ) -> Result<Response<Body>, ApiError> {
-        let kind = self.inner.registry.find(&target.group, &target.version, &target.plural).cloned();
+        let Asked { target, query, kind, about, headers } = asked;
         let selector = match (&kind, target.verb) {
             (Some(kind), Verb::List | Verb::Watch | Verb::DeleteCollection) => {
                 Selector::parse(kind, query.get("labelSelector"), query.get("fieldSelector"))?
@@ -243,100 +304,26 @@ impl ApiServer {
         authorize::resource(self, &question).await?;
         let kind = kind.ok_or_else(verbs::no_resource)?;
         // Held until the answer is made; a watch's body has a permit of its own.
-        let _permit = match peer.remote {
-            None => None,
-            Some(_) => Some(self.inner.in_flight.try_acquire().map_err(|_full| too_many())?),
-        };
-        let call = Call { api: self.clone(), user, peer, target, query, headers, kind };
+        let _permit = self.permit(target.verb, &peer)?;
+        let call = Call { api: self.clone(), user, peer, target, query, headers, kind, about };
         verbs::run(call, content).await
     }
+}
 
-    /// Paths that are no resources.
-    async fn other(
-        &self,
-        user: &UserInfo,
-        parts: &http::request::Parts,
-        path: &str,
-    ) -> Result<Response<Body>, ApiError> {
-        let verb = parts.method.as_str().to_lowercase();
-        authorize::path(user, &verb, path)?;
-        if !matches!(parts.method, Method::GET | Method::HEAD) {
-            return Err(crate::path::not_allowed());
-        }
-        let registry = &self.inner.registry;
-        let trimmed = path.trim_end_matches('/');
-        match trimmed {
-            "/healthz" | "/livez" | "/readyz" => self.health(trimmed, parts.uri.query().unwrap_or_default()).await,
-            "/metrics" => {
-                let revision = self.inner.store.revision().await.unwrap_or_default();
-                let watches = self.inner.options.watches - self.inner.watches.available_permits();
-                let in_flight = self.inner.options.in_flight - self.inner.in_flight.available_permits();
-                Ok(text(StatusCode::OK, self.inner.metrics.text(in_flight, watches, revision)))
-            }
-            "/version" => verbs::value_answer(StatusCode::OK, &discovery::version(), Accept::JSON),
-            "/openapi/v3" => Ok(verbs::json_bytes(StatusCode::OK, self.inner.documents.index(registry).to_vec())),
-            "/openapi/v2" => {
-                let message = "OpenAPI v2 is not served: use /openapi/v3";
-                Err(ApiError::new(Reason::NotFound, message))
-            }
-            _ if trimmed.starts_with("/openapi/v3/") => {
-                let path = trimmed.trim_start_matches("/openapi/v3/");
-                Ok(verbs::json_bytes(StatusCode::OK, self.inner.documents.document(registry, path)?.to_vec()))
-            }
-            _ if trimmed.starts_with("/api") => self.discover(parts, trimmed),
-            _ => Err(verbs::no_resource()),
-        }
-    }
-
-    fn discover(&self, parts: &http::request::Parts, path: &str) -> Result<Response<Body>, ApiError> {
-        let aggregated = Accept::discovery(&parts.headers).filter(|_| matches!(path, "/api" | "/apis"));
-        let value = discovery::answer(&self.inner.registry, path, aggregated)?;
-        let mut response = verbs::value_answer(StatusCode::OK, &value, Accept::JSON)?;
-        let kind = match aggregated {
-            Some("v2") => "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
-            Some(_) => "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList",
-            None => "application/json",
-        };
-        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
-        response.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));
-        Ok(response)
-    }
-
-    /// Health by named checks. `livez` fails when the store's writer died, `readyz` also before preparation and
-    /// while draining.
-    async fn health(&self, path: &str, query: &str) -> Result<Response<Body>, ApiError> {
-        let writes = self.inner.store.commit(vec![Op {
-            key: "health/check".into(),
-            expect: master_store::Expect::Any,
-            action: master_store::Action::Check,
-        }]);
-        let mut checks = vec![("ping", true), ("store", !matches!(writes.await, Err(StoreError::Closed)))];
-        if path != "/livez" {
-            checks.push(("namespaces", self.inner.prepared.load(Ordering::Acquire)));
-            checks.push(("shutdown", !self.inner.draining.is_cancelled()));
-        }
-        let healthy = checks.iter().all(|(_, good)| *good);
-        let name = path.trim_start_matches('/');
-        let status = if healthy { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-        let verbose = query.split('&').any(|part| part == "verbose" || part.starts_with("verbose="));
-        if healthy && !verbose {
-            return Ok(text(status, "ok".to_owned()));
-        }
-        let mut lines = String::new();
-        for (check, good) in checks {
-            let (sign, word) = if good { ('+', "ok") } else { ('-', "failed") };
-            lines = format!("{lines}[{sign}]{check} {word}\n");
-        }
-        lines = format!("{lines}{name} check {}\n", if healthy { "passed" } else { "failed" });
-        Ok(text(status, lines))
-    }
+/// A request for a resource, before anybody is asked whether it may be.
+struct Asked {
+    target: Target,
+    query: Query,
+    kind: Option<Arc<Kind>>,
+    about: About,
+    headers: http::HeaderMap,
 }
 
 fn too_many() -> ApiError {
     ApiError::new(Reason::TooManyRequests, "too many requests, please try again later").retry_after(1)
 }
 
-fn text(status: StatusCode, text: String) -> Response<Body> {
+pub(crate) fn text(status: StatusCode, text: String) -> Response<Body> {
     let mut response = Response::new(body(text));
     *response.status_mut() = status;
     let headers = response.headers_mut();

@@ -1,12 +1,11 @@
 //! Answers in other forms: tables and metadata alone.
 
-use crate::error::ApiError;
+use crate::error::{ApiError, Reason};
 use crate::object;
 use crate::path::Query;
 use crate::registry::{Column, Kind};
 use crate::validate::Fields;
 use jiff::Timestamp;
-use master_store::Entry;
 use serde_json::{Value, json};
 
 /// Column definitions of a kind.
@@ -27,42 +26,77 @@ fn columns(kind: &Kind) -> Value {
     Value::Array(columns)
 }
 
-/// The object of a row, as `includeObject` asks.
-fn row_object(query: &Query, fields: &Fields) -> Option<Value> {
-    match query.get("includeObject") {
-        "None" => None,
-        "Object" => Some(Value::Object(fields.clone())),
-        _ => Some(partial(fields)),
+/// What goes with a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Include {
+    Nothing,
+    Metadata,
+    Object,
+}
+
+impl Include {
+    /// What a query asks for.
+    pub(crate) fn of(query: &Query) -> Result<Self, ApiError> {
+        match query.get("includeObject") {
+            "" | "Metadata" => Ok(Self::Metadata),
+            "None" => Ok(Self::Nothing),
+            "Object" => Ok(Self::Object),
+            other => Err(ApiError::new(
+                Reason::BadRequest,
+                format!(
+                    "Unable to convert to Table as requested: includeObject: Invalid value: {other:?}: must be \
+                     'Metadata', 'Object', 'None', or empty"
+                ),
+            )),
+        }
     }
 }
 
+/// How tables are made.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Style {
+    /// `meta.k8s.io/v1` or `v1beta1`.
+    pub(crate) version: &'static str,
+    /// What goes with a row.
+    pub(crate) include: Include,
+    /// Whether the columns are told; later events of a watch leave them out.
+    pub(crate) headings: bool,
+}
+
 /// Metadata alone.
-pub(crate) fn partial(fields: &Fields) -> Value {
+pub(crate) fn partial(fields: &Fields, version: &str) -> Value {
     json!({
-        "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
+        "kind": "PartialObjectMetadata", "apiVersion": version,
         "metadata": fields.get("metadata").cloned().unwrap_or_default(),
     })
 }
 
-/// A table of entries with a list's metadata.
-pub(crate) fn table(kind: &Kind, entries: &[Entry], metadata: &Value, query: &Query) -> Result<Value, ApiError> {
+/// A table of objects with a list's metadata.
+pub(crate) fn table(
+    kind: &Kind,
+    style: Style,
+    objects: impl IntoIterator<Item = Result<Fields, ApiError>>,
+    metadata: &Value,
+) -> Result<Value, ApiError> {
     let now = Timestamp::now();
-    let mut rows = Vec::with_capacity(entries.len());
-    for entry in entries {
-        let fields = object::decode(kind, entry)?;
+    let mut rows = Vec::new();
+    for fields in objects {
+        let fields = fields?;
         let mut cells = Vec::with_capacity(kind.columns.len() + 1);
         if kind.named {
             cells.push(Value::String(object::meta_text(&fields, "name").to_owned()));
         }
         cells.extend(kind.columns.iter().map(|column| (column.cell)(&fields, now)));
-        let mut row = json!({ "cells": cells });
-        if let Some(object) = row_object(query, &fields) {
-            row["object"] = object;
-        }
-        rows.push(row);
+        let object = match style.include {
+            Include::Nothing => Value::Null,
+            Include::Metadata => partial(&fields, style.version),
+            Include::Object => Value::Object(fields),
+        };
+        rows.push(json!({ "cells": cells, "object": object }));
     }
+    let columns = if style.headings { columns(kind) } else { Value::Null };
     Ok(json!({
-        "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
-        "columnDefinitions": columns(kind), "rows": rows,
+        "kind": "Table", "apiVersion": style.version, "metadata": metadata, "columnDefinitions": columns,
+        "rows": rows,
     }))
 }

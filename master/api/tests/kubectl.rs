@@ -198,7 +198,7 @@ spec: {role: worker, nodeName: worker-1}
 #[tokio::test]
 async fn discovery_and_documentation() {
     let cluster = Cluster::start().await;
-    cluster.says("api-resources", "", &["pods                         po", "machines", "leases"]).await;
+    cluster.says("api-resources", "", &["pods                                po", "machines", "leases"]).await;
     cluster.says("api-versions", "", &["v1", "pratique.dev/v1alpha1", "certificates.k8s.io/v1"]).await;
     cluster.says("explain pod.spec.containers.env", "", &["FIELD: env <[]EnvVar>", "environment variables"]).await;
     cluster.says("explain pod --recursive", "", &["terminationGracePeriodSeconds	<integer>"]).await;

@@ -6,8 +6,9 @@ mod common;
 use common::Local;
 use config_kube::k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use http::{Method, StatusCode};
-use master_api::{DeleteParams, ListParams, Patch, Reason, UserInfo};
+use master_api::{DeleteParams, ListParams, Options, Patch, Reason, UserInfo};
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 fn config_map(name: &str) -> ConfigMap {
     serde_json::from_value(json!({"metadata": {"name": name, "namespace": "default"}, "data": {"a": "1"}})).unwrap()
@@ -183,7 +184,7 @@ async fn patches_of_all_kinds_do_what_they_say() {
     let apply = [("content-type", "application/apply-patch+yaml")];
     let admin = UserInfo::admin("admin");
     let (status, _, _) = server.send(&admin, Method::PATCH, &format!("{PODS}/p"), &apply, "{}").await;
-    assert_eq!(status, StatusCode::UNSUPPORTED_MEDIA_TYPE, "server-side apply is not served yet, and says so");
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "an apply says who applies");
 }
 
 #[tokio::test]
@@ -352,7 +353,7 @@ async fn objects_survive_a_restart_of_the_server() {
     let folder = tempfile::tempdir().unwrap();
     let open = || {
         let store = master_store::EmbeddedStore::open(folder.path()).unwrap();
-        master_api::ApiServer::new(std::sync::Arc::new(store), master_api::Options::default())
+        master_api::ApiServer::new(Arc::new(store), Options::default())
     };
     let api = open();
     api.prepare().await.unwrap();
@@ -380,7 +381,7 @@ async fn a_dry_run_writes_nothing_wherever_it_is_asked_for() {
         assert_eq!(status, StatusCode::OK, "{method} {answer}");
     }
     let (status, _) = server.admin_ask(Method::DELETE, &format!("{path}?dryRun=Some"), &Value::Null).await;
-    assert_eq!(status, StatusCode::BAD_REQUEST);
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
     assert_eq!(server.admin_ask(Method::GET, &path, &Value::Null).await.1, before);
 }
 
@@ -388,12 +389,12 @@ async fn a_dry_run_writes_nothing_wherever_it_is_asked_for() {
 async fn kinds_that_are_not_served_and_methods_that_are_not_there_are_said_so() {
     let server = Local::new().await;
     for (method, path, code) in [
-        (Method::GET, "/api/v1/services", 404),
-        (Method::GET, "/apis/apps/v1/deployments", 404),
+        (Method::GET, "/api/v1/nothings", 404),
+        (Method::GET, "/apis/apps/v9/deployments", 404),
         (Method::GET, "/api/v1/pods/p", 404),
-        (Method::POST, "/api/v1/pods", 404),
+        (Method::POST, "/api/v1/pods", 405),
         (Method::GET, "/api/v1/namespaces/default/nodes", 404),
-        (Method::GET, "/api/v1/namespaces/default/pods/p/exec", 404),
+        (Method::GET, "/api/v1/namespaces/default/pods/p/nothing", 404),
         (Method::POST, "/api/v1/namespaces/default/pods/p/status", 405),
         (Method::PUT, "/api/v1/namespaces/default/pods", 405),
         (Method::DELETE, "/version", 405),
@@ -403,4 +404,129 @@ async fn kinds_that_are_not_served_and_methods_that_are_not_there_are_said_so() 
         assert_eq!(status.as_u16(), code, "{method} {path}: {answer}");
         assert_eq!(answer["kind"], "Status");
     }
+}
+
+#[tokio::test]
+async fn list_options_that_contradict_each_other_are_refused_all_at_once() {
+    let server = Local::new().await;
+    for (query, code, text) in [
+        ("resourceVersionMatch=Exact", 422, "resourceVersionMatch is forbidden unless resourceVersion is provided"),
+        ("resourceVersionMatch=Exact&resourceVersion=0", 422, "is forbidden for resourceVersion \"0\""),
+        (
+            "resourceVersionMatch=Some&resourceVersion=1",
+            422,
+            "Unsupported value: \"Some\": supported values: \"Exact\"",
+        ),
+        ("resourceVersionMatch=NotOlderThan&resourceVersion=1&continue=x", 422, "when continue is provided"),
+        ("sendInitialEvents=true", 422, "sendInitialEvents is forbidden for list"),
+        ("resourceVersion=x", 400, "invalid resource version"),
+        ("resourceVersion=99999", 504, "Too large resource version: 99999, current: "),
+        ("fieldSelector=spec.x%3D1", 400, "\"spec.x\" is not a known field selector"),
+        ("fieldSelector=metadata.name", 400, "invalid selector"),
+        ("watch=1&sendInitialEvents=true", 422, "sendInitialEvents requires setting resourceVersionMatch"),
+        ("watch=1&resourceVersionMatch=NotOlderThan", 422, "unless sendInitialEvents is provided"),
+    ] {
+        let (status, error) = server.admin_ask(Method::GET, &format!("{MAPS}?{query}"), &Value::Null).await;
+        assert_eq!(status.as_u16(), code, "{query}: {error}");
+        assert!(error["message"].as_str().unwrap().contains(text), "{query}: {error}");
+    }
+    let too_large = server.admin_ask(Method::GET, &format!("{MAPS}?resourceVersion=99999"), &Value::Null).await.1;
+    assert_eq!(too_large["details"]["causes"][0]["reason"], "ResourceVersionTooLarge");
+}
+
+#[tokio::test]
+async fn a_list_whose_history_is_forgotten_says_how_to_go_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = master_store::Options { history_events: 3, ..master_store::Options::default() };
+    let store = Arc::new(master_store::EmbeddedStore::open_with(folder.path(), &options).unwrap());
+    let api = master_api::ApiServer::new(store, Options::default());
+    api.prepare().await.unwrap();
+    let server = Local::of(api, folder);
+    for number in 0..4 {
+        server.admin_ask(Method::POST, MAPS, &json!({"metadata": {"name": format!("m{number}")}})).await;
+    }
+    let (_, first) = server.admin_ask(Method::GET, &format!("{MAPS}?limit=2"), &Value::Null).await;
+    let revision = first["metadata"]["resourceVersion"].as_str().unwrap();
+    let exact = format!("{MAPS}?resourceVersion={revision}&resourceVersionMatch=Exact");
+    server.admin_ask(Method::POST, MAPS, &json!({"metadata": {"name": "m9"}})).await;
+    let (_, then) = server.admin_ask(Method::GET, &exact, &Value::Null).await;
+    assert_eq!(then["items"].as_array().unwrap().len(), 4, "as it was then");
+    for number in 0..6 {
+        server.admin_ask(Method::POST, MAPS, &json!({"metadata": {"name": format!("n{number}")}})).await;
+    }
+    let (status, gone) = server.admin_ask(Method::GET, &exact, &Value::Null).await;
+    assert_eq!((status.as_u16(), &gone["reason"]), (410, &json!("Expired")));
+    let token = first["metadata"]["continue"].as_str().unwrap();
+    let (status, gone) = server.admin_ask(Method::GET, &format!("{MAPS}?continue={token}"), &Value::Null).await;
+    assert_eq!(status.as_u16(), 410);
+    let token = gone["metadata"]["continue"].as_str().expect("a token to go on with");
+    let (status, rest) = server.admin_ask(Method::GET, &format!("{MAPS}?continue={token}"), &Value::Null).await;
+    let names: Vec<&str> =
+        rest["items"].as_array().unwrap().iter().map(|item| item["metadata"]["name"].as_str().unwrap()).collect();
+    assert_eq!((status.as_u16(), &names[..3]), (200, &["m2", "m3", "m9"][..]));
+}
+
+#[tokio::test]
+async fn one_name_is_listed_watched_and_deleted_by_field_and_by_the_legacy_path() {
+    let server = Local::new().await;
+    for name in ["a", "ab"] {
+        server.admin_ask(Method::POST, MAPS, &json!({"metadata": {"name": name}})).await;
+    }
+    let one = format!("{MAPS}?fieldSelector=metadata.name%3Da");
+    let (_, list) = server.admin_ask(Method::GET, &one, &Value::Null).await;
+    assert_eq!(list["items"].as_array().unwrap().len(), 1);
+    for path in [
+        format!("{one}&watch=1&timeoutSeconds=1"),
+        "/api/v1/watch/namespaces/default/configmaps/a?timeoutSeconds=1".to_owned(),
+    ] {
+        let (status, _, bytes) = server.send(&UserInfo::admin("a"), Method::GET, &path, &[], "").await;
+        let text = String::from_utf8(bytes.to_vec()).unwrap();
+        assert_eq!((status.as_u16(), text.lines().count()), (200, 1), "{path}: {text}");
+        assert!(text.starts_with("{\"type\":\"ADDED\""), "{text}");
+    }
+    let (_, deleted) = server.admin_ask(Method::DELETE, &one, &Value::Null).await;
+    assert_eq!(deleted["items"].as_array().unwrap().len(), 1);
+    assert_eq!(server.admin_ask(Method::GET, &format!("{MAPS}/ab"), &Value::Null).await.0, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn dependents_are_orphaned_or_deleted_first_by_a_finalizer() {
+    let server = Local::new().await;
+    for (name, body) in [
+        ("f", json!({"propagationPolicy": "Foreground"})),
+        ("o", json!({"propagationPolicy": "Orphan"})),
+        ("d", json!({"orphanDependents": true})),
+    ] {
+        server.admin_ask(Method::POST, MAPS, &json!({"metadata": {"name": name}})).await;
+        let (status, going) = server.admin_ask(Method::DELETE, &format!("{MAPS}/{name}"), &body).await;
+        assert_eq!(status, StatusCode::OK, "{going}");
+        let expected = if name == "f" { "foregroundDeletion" } else { "orphan" };
+        assert_eq!(going["metadata"]["finalizers"], json!([expected]));
+        assert!(going["metadata"]["deletionTimestamp"].is_string());
+        let done = json!({"metadata": {"finalizers": null}});
+        server.admin_ask(Method::PATCH, &format!("{MAPS}/{name}"), &done).await;
+        assert_eq!(server.admin_ask(Method::GET, &format!("{MAPS}/{name}"), &Value::Null).await.0.as_u16(), 404);
+    }
+    let both = json!({"orphanDependents": true, "propagationPolicy": "Orphan"});
+    assert_eq!(server.admin_ask(Method::DELETE, &format!("{MAPS}/x"), &both).await.0.as_u16(), 422);
+}
+
+#[tokio::test]
+async fn thousands_go_at_once() {
+    let server = Local::new().await;
+    let mut writers = tokio::task::JoinSet::new();
+    for task in 0..8 {
+        let client = server.admin();
+        writers.spawn(async move {
+            for number in 0..64 {
+                let object = json!({"metadata": {"name": format!("m{task}-{number}"), "namespace": "default"}});
+                client.create::<ConfigMap>(&serde_json::from_value(object).unwrap()).await.unwrap();
+            }
+        });
+    }
+    writers.join_all().await;
+    let (status, deleted) = server.admin_ask(Method::DELETE, MAPS, &Value::Null).await;
+    assert_eq!((status, deleted["items"].as_array().unwrap().len()), (StatusCode::OK, 512));
+    let (_, left) = server.admin_ask(Method::GET, MAPS, &Value::Null).await;
+    assert_eq!(left["items"], json!([]));
 }

@@ -113,6 +113,8 @@ pub struct Details {
     pub causes: Vec<Cause>,
     /// Seconds to wait before another try.
     pub retry_after: Option<u32>,
+    /// Where a list can go on although what was asked for is too old.
+    pub continue_token: String,
 }
 
 /// A refusal.
@@ -178,6 +180,9 @@ impl ApiError {
             "message": self.message, "reason": self.reason.as_str(), "code": self.code,
         });
         let about = &self.details;
+        if !about.continue_token.is_empty() {
+            status["metadata"] = json!({"continue": about.continue_token});
+        }
         let mut details = serde_json::Map::new();
         for (key, value) in [("name", &about.name), ("group", &about.group), ("kind", &about.kind), ("uid", &about.uid)]
         {
@@ -213,6 +218,7 @@ impl ApiError {
                 .pointer("/details/retryAfterSeconds")
                 .and_then(Value::as_u64)
                 .and_then(|seconds| u32::try_from(seconds).ok()),
+            continue_token: text("/metadata/continue"),
         };
         Self { reason: Reason::parse(&text("/reason")), code, message: text("/message"), details: Box::new(details) }
     }

@@ -174,6 +174,17 @@ impl Default for Reset {
     }
 }
 
+/// What becomes of the objects that a deleted one owns, where the request does not say it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dependents {
+    /// They are deleted after it.
+    Deleted,
+    /// They lose their owner (replication controllers and jobs, as they always did).
+    Orphaned,
+    /// Nothing owns anything by this kind: no request can say otherwise (events).
+    Untracked,
+}
+
 /// What a kind does to its objects on the way in.
 #[derive(Clone, Copy)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own about a kind")]
@@ -200,6 +211,10 @@ pub struct Strategy {
     pub graceful: bool,
     /// Fields that writes never own.
     pub reset: Reset,
+    /// What becomes of dependents where the request does not say it.
+    pub dependents: Dependents,
+    /// Whether a deletion's answer is the object, not a `Status` about it.
+    pub returns_deleted: bool,
 }
 
 impl Default for Strategy {
@@ -216,6 +231,8 @@ impl Default for Strategy {
             generation: false,
             graceful: false,
             reset: Reset::default(),
+            dependents: Dependents::Deleted,
+            returns_deleted: false,
         }
     }
 }

@@ -41,18 +41,24 @@ impl Selector {
         let bad = |fault: String| ApiError::new(Reason::BadRequest, fault);
         let parsed = Self {
             labels: parse_labels(labels).map_err(|fault| bad(format!("unable to parse requirement: {fault}")))?,
-            fields: parse_fields(kind, fields).map_err(|fault| {
-                let (version, plural) = (kind.api_version(), &kind.plural);
-                bad(format!(
-                    "Unable to find \"{version}, Resource={plural}\" that match label selector {labels:?}, \
-                     field selector {fields:?}: {fault}"
-                ))
-            })?,
+            fields: parse_fields(kind, fields).map_err(bad)?,
         };
         if parsed.labels.len() + parsed.fields.len() > REQUIREMENTS {
             return Err(bad(format!("selectors with more than {REQUIREMENTS} requirements are not taken")));
         }
         Ok(parsed)
+    }
+
+    /// The same, of one name only.
+    #[must_use]
+    pub fn named(mut self, name: &str) -> Self {
+        self.fields.push(Field {
+            label: "metadata.name".to_owned(),
+            pointer: "/metadata/name".to_owned(),
+            value: name.to_owned(),
+            equal: true,
+        });
+        self
     }
 
     /// Whether everything is selected.
@@ -167,18 +173,65 @@ fn parse_label(part: &str) -> Result<Label, String> {
 
 fn parse_fields(kind: &Kind, text: &str) -> Result<Vec<Field>, String> {
     let mut fields = Vec::new();
-    for part in text.split(',').filter(|part| !part.is_empty()) {
-        let (label, value, equal) = if let Some((label, value)) = part.split_once("!=") {
-            (label, value, false)
-        } else if let Some((label, value)) = part.split_once("==").or_else(|| part.split_once('=')) {
-            (label, value, true)
-        } else {
-            return Err(format!("invalid field selector {part:?}: can't understand it"));
+    for part in split_fields(text).into_iter().filter(|part| !part.is_empty()) {
+        // The first sign counts, whatever the value holds.
+        let Some((left, right)) = part.split_once('=') else {
+            return Err(format!("invalid selector: '{text}'; can't understand '{part}'"));
         };
-        let pointer = pointer(kind, label).ok_or_else(|| format!("field label not supported: {label}"))?;
-        fields.push(Field { label: label.to_owned(), pointer, value: value.to_owned(), equal });
+        let (label, value, equal) = match left.strip_suffix('!') {
+            Some(label) => (label, right, false),
+            None => (left, right.strip_prefix('=').unwrap_or(right), true),
+        };
+        let pointer = pointer(kind, label).ok_or_else(|| unknown(kind, label))?;
+        fields.push(Field { label: label.to_owned(), pointer, value: unescape(value)?, equal });
     }
     Ok(fields)
+}
+
+/// Upstream's refusal of a label that a kind does not have.
+fn unknown(kind: &Kind, label: &str) -> String {
+    if kind.selectable.is_empty() {
+        return format!("{label:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"");
+    }
+    format!("field label not supported: {label}")
+}
+
+/// A field selector's value, in which a backslash makes `\`, `,` and `=` plain.
+fn unescape(value: &str) -> Result<String, String> {
+    let mut plain = String::with_capacity(value.len());
+    let mut chars = value.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => match chars.next() {
+                Some(escaped @ ('\\' | ',' | '=')) => plain.push(escaped),
+                Some(other) => {
+                    return Err(format!("invalid field selector: invalid escape sequence in value: \\{other}"));
+                }
+                None => return Err("invalid field selector: the value ends inside an escape sequence".to_owned()),
+            },
+            ',' | '=' => return Err(format!("invalid field selector: unescaped character in value: {c}")),
+            c => plain.push(c),
+        }
+    }
+    Ok(plain)
+}
+
+/// Splits at commas that no backslash makes plain.
+fn split_fields(text: &str) -> Vec<&str> {
+    let (mut parts, mut start, mut plain) = (Vec::new(), 0, false);
+    for (position, c) in text.char_indices() {
+        match c {
+            ',' if !plain => {
+                parts.push(&text[start..position]);
+                start = position + 1;
+                plain = false;
+            }
+            '\\' => plain = !plain,
+            _ => plain = false,
+        }
+    }
+    parts.push(&text[start..]);
+    parts
 }
 
 /// Where a selectable field stands in stored form.
@@ -222,6 +275,21 @@ mod tests {
             assert!(Selector::parse(&kind, bad, "").is_err(), "{bad}");
         }
         let error = Selector::parse(&kind, "", "spec.foo=1").unwrap_err();
-        assert!(error.message.contains("field label not supported: spec.foo"), "{}", error.message);
+        assert!(error.message.contains("\"spec.foo\" is not a known field selector"), "{}", error.message);
+        let mut with = Kind::of::<Pod>(true);
+        with.selectable = &[("spec.nodeName", "/spec/nodeName")];
+        let error = Selector::parse(&with, "", "spec.foo=1").unwrap_err();
+        assert_eq!(error.message, "field label not supported: spec.foo");
+        for bad in ["metadata.name", "metadata.name=a\\x", "metadata.name=a\\", "metadata.name=a=b"] {
+            assert!(Selector::parse(&kind, "", bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_backslash_makes_signs_of_a_field_selector_plain() {
+        let kind = Kind::of::<Pod>(true);
+        let selector = Selector::parse(&kind, "", "metadata.name=a\\,b\\=c\\\\,metadata.namespace!=x").unwrap();
+        assert_eq!(selector.exact("metadata.name"), Some("a,b=c\\"));
+        assert!(selector.matches(&json!({"metadata": {"name": "a,b=c\\", "namespace": "y"}})));
     }
 }

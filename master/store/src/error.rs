@@ -2,6 +2,7 @@
 
 use crate::model::Revision;
 use std::io;
+use std::path::{Path, PathBuf};
 
 /// Why an operation did not happen.
 #[derive(Debug, thiserror::Error)]
@@ -42,17 +43,32 @@ pub enum StoreError {
     /// The files could not be opened or made.
     #[error("the store's folder cannot be used")]
     Folder(#[source] io::Error),
-    /// The engine below failed.
-    #[error("the storage engine failed while {0}")]
-    Engine(&'static str, #[source] Box<redb::Error>),
+    /// Another process has the store open.
+    #[error("the store in {} is in use by another process", .0.display())]
+    Locked(PathBuf),
+    /// The disk has no room for more writes. What is stored can be read, and small deletions go on for a while.
+    #[error("the store takes no more writes: {0}")]
+    Full(String),
+    /// A file failed; whether the write that met it is on disk shows at the next start.
+    #[error("the store failed to {what} {}", path.display())]
+    File {
+        /// What was being done.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
     /// What is on disk is not what this version writes.
-    #[error("the store holds a record that cannot be read: {0}")]
+    #[error("the store holds what cannot be read: {0}")]
     Corrupt(String),
 }
 
 impl StoreError {
-    /// Wraps an engine's error with what was being done.
-    pub(crate) fn engine(doing: &'static str) -> impl Fn(redb::Error) -> Self {
-        move |error| Self::Engine(doing, Box::new(error))
+    /// Wraps a file's error with what was being done.
+    pub(crate) fn file(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::File { what, path, source }
     }
 }

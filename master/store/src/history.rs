@@ -5,6 +5,7 @@
 
 use crate::error::StoreError;
 use crate::model::{Entry, Event, ListQuery, Listing, Revision};
+use bytes::Bytes;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
@@ -67,6 +68,38 @@ impl Table {
     }
 }
 
+/// The published state at one revision, by handles.
+#[derive(Debug)]
+pub(crate) struct Capture {
+    pub(crate) head: Revision,
+    pub(crate) floor: Revision,
+    pub(crate) tables: Vec<CapturedTable>,
+}
+
+/// One table of a [`Capture`].
+#[derive(Debug)]
+pub(crate) struct CapturedTable {
+    pub(crate) name: String,
+    pub(crate) floor: Revision,
+    entries: Vec<Entry>,
+    pub(crate) events: Vec<Arc<Event>>,
+}
+
+impl CapturedTable {
+    /// The entries as they were at the floor: the events go on from there.
+    pub(crate) fn entries_at_floor(&self) -> Vec<Entry> {
+        let mut then: HashMap<&str, Option<&Entry>> = HashMap::new();
+        for event in &self.events {
+            then.entry(&event.key).or_insert(event.before.as_ref());
+        }
+        let kept = self.entries.iter().filter(|entry| !then.contains_key(&*entry.key)).cloned();
+        let mut entries: Vec<Entry> = kept.chain(then.values().filter_map(|entry| entry.cloned())).collect();
+        // Two sorted runs at most where little changed; the sort is made for that.
+        entries.sort_by(|one, other| one.key.cmp(&other.key));
+        entries
+    }
+}
+
 /// Everything published.
 #[derive(Debug)]
 pub(crate) struct Published {
@@ -98,39 +131,41 @@ impl Published {
     }
 
     /// The table, made where there is none yet.
-    pub(crate) fn table_mut(&mut self, name: &str) -> &mut Table {
+    fn table_mut(&mut self, name: &str) -> &mut Table {
         let floor = self.floor;
         self.tables.entry(name.to_owned()).or_insert_with(|| Table::new(floor))
     }
 
-    /// Applies one transaction's events, in order.
-    pub(crate) fn publish(&mut self, revision: Revision, events: Vec<Event>) {
+    /// Applies an event; those of one transaction share its revision.
+    pub(crate) fn publish(&mut self, revision: Revision, event: Event) {
         let limits = self.limits;
-        for event in events {
-            if let Ok(name) = table_of(&event.key.clone()) {
-                let table = self.table_mut(name);
-                table.push(Arc::new(event));
-                let floor = table.floor;
-                table.trim(limits, floor);
-            }
-        }
         self.head = revision;
+        let key = event.key.clone();
+        let Ok(name) = table_of(&key) else { return };
+        let table = match self.tables.get_mut(name) {
+            Some(table) => table,
+            None => self.table_mut(name),
+        };
+        table.push(Arc::new(event));
+        let floor = table.floor;
+        table.trim(limits, floor);
     }
 
-    /// Wakes the watchers of every table that changed after `since`.
-    pub(crate) fn notify(&self, since: Revision) {
-        for table in self.tables.values() {
-            if table.events.back().is_some_and(|event| event.revision > since) {
-                table.changed.send_replace(self.head);
-            }
-        }
+    /// Whom to wake for what happened after `since`: one sender for each table that changed.
+    pub(crate) fn to_wake(&self, since: Revision) -> Vec<watch::Sender<Revision>> {
+        let changed = self.tables.values().filter(|table| table.events.back().is_some_and(|e| e.revision > since));
+        changed.filter(|table| table.changed.receiver_count() > 0).map(|table| table.changed.clone()).collect()
     }
 
-    /// Wakes every watcher, so that it finds the store closed.
-    pub(crate) fn notify_all(&self) {
-        for table in self.tables.values() {
-            table.changed.send_replace(self.head);
-        }
+    /// The senders of every table that is watched: compaction and the end concern all.
+    pub(crate) fn all_watched(&self) -> Vec<watch::Sender<Revision>> {
+        let watched = self.tables.values().filter(|table| table.changed.receiver_count() > 0);
+        watched.map(|table| table.changed.clone()).collect()
+    }
+
+    /// Up to where all history is gone.
+    pub(crate) fn floor(&self) -> Revision {
+        self.floor
     }
 
     /// Forgets history up to `revision` in all tables.
@@ -141,24 +176,57 @@ impl Published {
         }
     }
 
-    /// Each table's floor.
-    pub(crate) fn floors(&self) -> Vec<(String, Revision)> {
-        self.tables.iter().map(|(name, table)| (name.clone(), table.floor)).collect()
+    /// Sets the head where the state is rebuilt from disk.
+    pub(crate) fn set_head(&mut self, head: Revision) {
+        self.head = head;
     }
 
-    /// Sets a table's floor when the state is rebuilt from disk.
-    pub(crate) fn restore_floor(&mut self, name: &str, floor: Revision) {
+    /// A table as it was read from disk; entries are in the order of their keys.
+    pub(crate) fn install(&mut self, name: &str, floor: Revision, entries: Vec<Entry>) {
         let table = self.table_mut(name);
         table.floor = table.floor.max(floor);
+        table.entries = entries.into_iter().map(|entry| (entry.key.clone(), entry)).collect();
     }
 
-    /// Puts back history that was read from disk, oldest first.
-    pub(crate) fn restore_events(&mut self, name: &str, events: Vec<Event>) {
-        let table = self.table_mut(name);
-        for event in events {
-            table.bytes += Table::weight(&event);
-            table.events.push_back(Arc::new(event));
+    /// A change as it was read from disk.
+    pub(crate) fn replay(&mut self, revision: Revision, key: &str, value: Option<Bytes>) {
+        let before = self.get(key).cloned();
+        let key = before.as_ref().map_or_else(|| Arc::from(key), |entry| entry.key.clone());
+        let now = value.map(|value| Entry {
+            key: key.clone(),
+            value,
+            created: before.as_ref().map_or(revision, |entry| entry.created),
+            modified: revision,
+        });
+        if now.is_some() || before.is_some() {
+            self.publish(revision, Event::new(revision, key, now, before));
         }
+        self.head = revision;
+    }
+
+    /// Everything, by handles; takes little longer than counting it.
+    pub(crate) fn capture(&self) -> Capture {
+        let mut tables: Vec<CapturedTable> = self
+            .tables
+            .iter()
+            .map(|(name, table)| CapturedTable {
+                name: name.clone(),
+                floor: table.floor,
+                entries: table.entries.values().cloned().collect(),
+                events: table.events.iter().cloned().collect(),
+            })
+            .collect();
+        tables.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+        Capture { head: self.head, floor: self.floor, tables }
+    }
+
+    /// Every entry, by table and key.
+    pub(crate) fn everything(&self) -> Listing {
+        let mut names: Vec<&String> = self.tables.keys().collect();
+        names.sort_unstable();
+        let entries = names.iter().filter_map(|name| self.tables.get(*name));
+        let entries = entries.flat_map(|table| table.entries.values().cloned()).collect();
+        Listing { revision: self.head, entries, remaining: 0 }
     }
 
     fn check(&self, asked: Revision, floor: Revision) -> Result<(), StoreError> {

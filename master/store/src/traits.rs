@@ -38,6 +38,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     fn watch<'a>(&'a self, prefix: &'a str, after: Revision)
     -> BoxFuture<'a, Result<Box<dyn WatchStream>, StoreError>>;
 
+    /// Every key of every table, consistent as of one revision: what a snapshot holds.
+    fn everything(&self) -> BoxFuture<'_, Result<Listing, StoreError>>;
+
     /// Forgets history up to and including `revision`; current values stay.
     fn compact(&self, revision: Revision) -> BoxFuture<'_, Result<(), StoreError>>;
 }

@@ -27,18 +27,12 @@ pub(super) enum Validation {
 pub(super) type Warnings = Vec<String>;
 
 impl Call {
-    /// How strict the request wants to be.
-    pub(super) fn validation(&self) -> Result<Validation, ApiError> {
+    /// How strict the request wants to be; what is none of these was refused by [`Call::check_write_options`].
+    pub(super) fn validation(&self) -> Validation {
         match self.query.get("fieldValidation") {
-            "Ignore" => Ok(Validation::Ignore),
-            "" | "Warn" => Ok(Validation::Warn),
-            "Strict" => Ok(Validation::Strict),
-            other => {
-                let text = format!(
-                    "fieldValidation: Unsupported value: {other:?}: supported values: \"Ignore\", \"Strict\", \"Warn\""
-                );
-                Err(ApiError::new(Reason::BadRequest, text))
-            }
+            "Ignore" => Validation::Ignore,
+            "Strict" => Validation::Strict,
+            _ => Validation::Warn,
         }
     }
 
@@ -56,18 +50,20 @@ impl Call {
     /// The body as a document, JSON or YAML.
     pub(super) async fn document(&self, content: Body) -> Result<Decoded, ApiError> {
         let bytes = self.bytes(content).await?;
+        self.decode(&bytes)
+    }
+
+    /// A body that was read as a document.
+    pub(super) fn decode(&self, bytes: &[u8]) -> Result<Decoded, ApiError> {
         match self.content_type() {
-            "application/json" | "" => decode::json(&bytes),
-            "application/yaml" => decode::yaml(&bytes),
-            "application/vnd.kubernetes.protobuf" if bytes.is_empty() => decode::json(&bytes),
+            "application/json" | "" => decode::json(bytes),
+            "application/yaml" => decode::yaml(bytes),
             "application/vnd.kubernetes.protobuf" => {
-                Ok(Decoded { value: protobuf::decode(&bytes)?, duplicates: Vec::new() })
+                Ok(Decoded { value: protobuf::decode(bytes)?, duplicates: Vec::new() })
             }
-            other => {
-                let text = format!(
-                    "the body of the request was in an unknown format ({other}) - accepted media types include: \
-                     application/json, application/yaml"
-                );
+            _ => {
+                let text = "the body of the request was in an unknown format - accepted media types include: \
+                            application/json, application/yaml";
                 Err(ApiError::new(Reason::UnsupportedMediaType, text))
             }
         }
@@ -112,7 +108,7 @@ impl Call {
         let unknown = checked.unknown.iter().map(|path| format!("unknown field {path:?}"));
         let found: Warnings =
             unknown.chain(duplicates.iter().map(|path| format!("duplicate field {path:?}"))).collect();
-        match self.validation()? {
+        match self.validation() {
             Validation::Ignore => Ok(Vec::new()),
             Validation::Warn => Ok(found),
             Validation::Strict if found.is_empty() => Ok(found),
@@ -141,7 +137,7 @@ async fn collect(mut content: Body, limit: usize) -> Result<Bytes, ApiError> {
             .map_err(|error| ApiError::new(Reason::BadRequest, format!("the request's body broke off: {error}")))?;
         let Ok(data) = frame.into_data() else { continue };
         if bytes.len() + data.len() > limit {
-            let text = format!("the request's body is larger than the limit of {limit} bytes");
+            let text = format!("Request entity too large: limit is {limit}");
             return Err(ApiError::new(Reason::RequestEntityTooLarge, text));
         }
         bytes.extend_from_slice(&data);

@@ -1,29 +1,31 @@
 //! The verbs: what each does with a kind's descriptor and the store.
 
+mod answer;
 mod body;
 mod create;
 mod delete;
+mod frames;
 mod log;
+mod options;
+mod page;
 mod read;
 mod review;
 mod subresource;
 mod update;
 mod watch;
 
-use crate::accept::{Accept, Form};
-use crate::error::{ApiError, Reason};
-use crate::object;
+use crate::error::{ApiError, Cause, Reason};
+use crate::metrics::About;
 use crate::path::{Query, Target, Verb, not_allowed};
 use crate::peer::Peer;
 use crate::registry::{Kind, Subresource};
 use crate::server::{ApiServer, Body};
-use crate::table;
 use crate::user::UserInfo;
-use crate::validate::Fields;
-use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use http::{HeaderMap, Response};
 use master_store::{Entry, StoreError};
-use serde_json::{Value, json};
 use std::sync::Arc;
+
+pub(crate) use answer::{json_bytes, value_answer};
 
 /// A request for a resource, authorized.
 #[derive(Debug)]
@@ -35,6 +37,8 @@ pub(crate) struct Call {
     pub(crate) query: Query,
     pub(crate) headers: HeaderMap,
     pub(crate) kind: Arc<Kind>,
+    /// How it is counted.
+    pub(crate) about: About,
 }
 
 /// Answers a request.
@@ -45,8 +49,11 @@ pub(crate) async fn run(call: Call, content: Body) -> Result<Response<Body>, Api
     };
     let placed = !call.target.namespace.is_empty();
     if call.kind.namespaced != placed && needs_namespace(&call) {
-        return Err(no_resource());
+        // The collection over all namespaces is there, for reading.
+        let elsewhere = call.kind.namespaced && call.target.name.is_empty();
+        return Err(if elsewhere { not_allowed() } else { no_resource() });
     }
+    call.check_write_options()?;
     if let Some(review) = call.kind.review {
         return review::run(&call, review, content).await;
     }
@@ -82,7 +89,7 @@ pub(crate) async fn run(call: Call, content: Body) -> Result<Response<Body>, Api
 
 /// Lists, watches and collections of namespaced kinds may go over all namespaces; nothing else may.
 fn needs_namespace(call: &Call) -> bool {
-    !(call.kind.namespaced && matches!(call.target.verb, Verb::List | Verb::Watch) && call.target.name.is_empty())
+    !(call.kind.namespaced && matches!(call.target.verb, Verb::List | Verb::Watch))
 }
 
 /// Upstream's refusal of a path that names nothing.
@@ -101,14 +108,22 @@ pub(crate) fn store_error(error: StoreError) -> ApiError {
             format!("The resourceVersion for the provided list or watch is too old: {asked} ({floor})"),
         ),
         StoreError::Future { asked, head } => {
-            ApiError::new(Reason::Timeout, format!("Too large resource version: {asked}, current: {head}"))
-                .retry_after(1)
+            let text = format!("Too large resource version: {asked}, current: {head}");
+            let mut error = ApiError::new(Reason::Timeout, text).retry_after(1);
+            error.details.causes = vec![Cause {
+                reason: "ResourceVersionTooLarge".into(),
+                message: "Too large resource version".to_owned(),
+                field: String::new(),
+            }];
+            error
         }
         StoreError::Invalid(text) => ApiError::new(Reason::RequestEntityTooLarge, text),
         StoreError::Closed => ApiError::new(Reason::ServiceUnavailable, "the server is shutting down"),
+        StoreError::Full(why) => ApiError::new(Reason::InternalError, format!("the store takes no more writes: {why}")),
         other @ (StoreError::Conflict { .. }
         | StoreError::Folder(_)
-        | StoreError::Engine(..)
+        | StoreError::Locked(_)
+        | StoreError::File { .. }
         | StoreError::Corrupt(_)) => {
             tracing::error!(error = ?other, "the store failed");
             ApiError::new(Reason::InternalError, format!("the store failed: {other}"))
@@ -156,69 +171,4 @@ impl Call {
             name,
         )
     }
-
-    /// Whether nothing is to be written.
-    fn dry_run(&self) -> Result<bool, ApiError> {
-        match self.query.get("dryRun") {
-            "" => Ok(false),
-            "All" => Ok(true),
-            other => Err(ApiError::new(
-                Reason::BadRequest,
-                format!("dryRun: Unsupported value: {other:?}: supported values: \"All\""),
-            )),
-        }
-    }
-
-    fn accept(&self) -> Result<Accept, ApiError> {
-        Accept::parse(&self.headers)
-    }
-
-    /// An answer with one stored object.
-    fn object_answer(&self, status: StatusCode, entry: &Entry) -> Result<Response<Body>, ApiError> {
-        let accept = self.accept()?;
-        match accept.form {
-            Form::Object if !accept.yaml => {
-                let (mut bytes, kept) = object::parts(&self.kind, entry)?;
-                bytes.extend_from_slice(&kept);
-                Ok(json_bytes(status, bytes))
-            }
-            Form::Object => value_answer(status, &Value::Object(object::decode(&self.kind, entry)?), accept),
-            Form::Partial => value_answer(status, &table::partial(&object::decode(&self.kind, entry)?), accept),
-            Form::Table => {
-                let metadata = json!({"resourceVersion": entry.modified.to_string()});
-                let table = table::table(&self.kind, std::slice::from_ref(entry), &metadata, &self.query)?;
-                value_answer(status, &table, accept)
-            }
-        }
-    }
-
-    /// An answer with an object that is not stored (dry run).
-    fn fields_answer(&self, status: StatusCode, mut fields: Fields) -> Result<Response<Body>, ApiError> {
-        fields.insert("kind".to_owned(), self.kind.kind.as_str().into());
-        fields.insert("apiVersion".to_owned(), self.kind.api_version().into());
-        value_answer(status, &Value::Object(fields), Accept { form: Form::Object, ..self.accept()? })
-    }
-}
-
-/// An answer with a value, in JSON or YAML.
-pub(crate) fn value_answer(status: StatusCode, value: &Value, accept: Accept) -> Result<Response<Body>, ApiError> {
-    if !accept.yaml {
-        return Ok(json_bytes(status, value.to_string().into_bytes()));
-    }
-    let text = serde_yaml_ng::to_string(value).map_err(|error| {
-        ApiError::new(Reason::InternalError, format!("the answer cannot be written as YAML: {error}"))
-    })?;
-    let mut response = json_bytes(status, text.into_bytes());
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/yaml"));
-    Ok(response)
-}
-
-/// An answer with JSON bytes.
-pub(crate) fn json_bytes(status: StatusCode, bytes: Vec<u8>) -> Response<Body> {
-    let mut response = Response::new(crate::server::body(bytes));
-    *response.status_mut() = status;
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
-    response
 }

@@ -1,152 +1,71 @@
 //! Get and list.
 
-use super::{Call, json_bytes, store_error, value_answer};
+use super::answer::{json_bytes, value_answer};
+use super::page::Page;
+use super::{Call, store_error};
 use crate::accept::Form;
 use crate::error::{ApiError, Reason};
 use crate::object;
 use crate::selector::Selector;
 use crate::server::Body;
-use crate::table;
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use crate::table::{self, Include, Style};
 use http::{Response, StatusCode};
-use master_store::{Entry, ListQuery, Revision};
-use serde::{Deserialize, Serialize};
+use master_store::{Entry, Revision, StoreError};
 use serde_json::{Value, json};
 
-/// One object.
+/// One object, at least as new as the query asks for.
 pub(super) async fn get(call: &Call) -> Result<Response<Body>, ApiError> {
+    if let Some(asked) = revision(call.query.get("resourceVersion"))? {
+        reached(call, asked).await?;
+    }
     let entry = call.entry().await?;
     call.object_answer(StatusCode::OK, &entry)
-}
-
-/// Where the next page starts. Opaque to clients.
-#[derive(Debug, Serialize, Deserialize)]
-struct Continue {
-    rv: Revision,
-    after: String,
-}
-
-impl Continue {
-    fn parse(token: &str) -> Result<Self, ApiError> {
-        let bytes = URL_SAFE_NO_PAD.decode(token).ok();
-        bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()).ok_or_else(|| {
-            ApiError::new(Reason::BadRequest, "invalid continue token: it is not one that this server gave out")
-        })
-    }
-
-    fn text(&self) -> String {
-        URL_SAFE_NO_PAD.encode(json!({"rv": self.rv, "after": self.after}).to_string())
-    }
-}
-
-/// A page of a list.
-pub(super) struct Page {
-    pub(super) revision: Revision,
-    pub(super) entries: Vec<Entry>,
-    pub(super) next: String,
-    pub(super) remaining: Option<usize>,
 }
 
 /// A resource version of a request; none for "any" and "newest".
 pub(super) fn revision(text: &str) -> Result<Option<Revision>, ApiError> {
     match text {
         "" | "0" => Ok(None),
-        text => text.parse().map(Some).map_err(|_not_a_number| {
-            ApiError::new(Reason::BadRequest, format!("resourceVersion: Invalid value: {text:?}: must be a number"))
+        text => text.parse().map(Some).map_err(|error| {
+            let text = format!("invalid resource version: resourceVersion: Invalid value: {text:?}: {error}");
+            ApiError::new(Reason::BadRequest, text)
         }),
     }
 }
 
+/// Whether a revision has happened.
+pub(super) async fn reached(call: &Call, asked: Revision) -> Result<(), ApiError> {
+    let head = call.api.inner.store.revision().await.map_err(store_error)?;
+    if asked > head {
+        return Err(store_error(StoreError::Future { asked, head }));
+    }
+    Ok(())
+}
+
 impl Call {
-    /// The selectors of the query.
+    /// The selectors of the query, and the name in the path of a legacy watch.
     pub(super) fn selector(&self) -> Result<Selector, ApiError> {
-        Selector::parse(&self.kind, self.query.get("labelSelector"), self.query.get("fieldSelector"))
-    }
-
-    /// As of which revision a list is asked for, and from where.
-    async fn start(&self) -> Result<(Option<Revision>, Option<String>), ApiError> {
-        let asked = revision(self.query.get("resourceVersion"))?;
-        let token = self.query.get("continue");
-        if !token.is_empty() {
-            if asked.is_some() {
-                let text = "specifying resource version is not allowed when using continue";
-                return Err(ApiError::new(Reason::BadRequest, text));
-            }
-            let token = Continue::parse(token)?;
-            let prefix = self.kind.prefix(&self.target.namespace);
-            return Ok((Some(token.rv), Some(prefix + &token.after)));
-        }
-        match (self.query.get("resourceVersionMatch"), asked) {
-            ("Exact", Some(asked)) => Ok((Some(asked), None)),
-            ("" | "NotOlderThan", Some(asked)) => {
-                let head = self.api.inner.store.revision().await.map_err(store_error)?;
-                if asked > head {
-                    return Err(store_error(master_store::StoreError::Future { asked, head }));
-                }
-                Ok((None, None))
-            }
-            ("" | "NotOlderThan", None) => Ok((None, None)),
-            ("Exact", None) => Err(ApiError::new(
-                Reason::BadRequest,
-                "resourceVersionMatch \"Exact\" is forbidden without a resourceVersion other than \"0\"",
-            )),
-            (other, _) => {
-                Err(ApiError::new(Reason::BadRequest, format!("resourceVersionMatch: Unsupported value: {other:?}")))
+        let parsed = Selector::parse(&self.kind, self.query.get("labelSelector"), self.query.get("fieldSelector"))?;
+        let name = &self.target.name;
+        match parsed.exact("metadata.name") {
+            _ if name.is_empty() => Ok(parsed),
+            Some(own) if own == name => Ok(parsed),
+            None if self.query.get("fieldSelector").is_empty() => Ok(parsed.named(name)),
+            Some(_) | None => {
+                let text = "fieldSelector metadata.name doesn't match requested name";
+                Err(ApiError::new(Reason::BadRequest, text))
             }
         }
     }
 
-    /// A page of what the query selects.
-    pub(super) async fn page(&self, selector: &Selector) -> Result<Page, ApiError> {
-        let limit = self.query.number("limit")?.unwrap_or_default();
-        let limit = usize::try_from(limit).map_err(|_negative| {
-            ApiError::new(Reason::BadRequest, format!("limit: Invalid value: {limit}: must not be negative"))
-        })?;
-        let (revision, after) = self.start().await?;
+    /// Where the keys of what is listed or watched begin; one object's key, where only one can be meant.
+    pub(super) fn scope(&self, selector: &Selector) -> String {
         let prefix = self.kind.prefix(&self.target.namespace);
-        // With selectors, how many must be looked at for a page is not known beforehand.
-        let asked = if selector.is_empty() { limit } else { 0 };
-        let query = ListQuery { prefix: prefix.clone(), revision, after, limit: asked };
-        let listing = self.api.inner.store.list(query).await.map_err(expired)?;
-        let mut entries = listing.entries;
-        let mut more = listing.remaining > 0;
-        if !selector.is_empty() {
-            let (kept, cut) = select(entries, selector, limit)?;
-            (entries, more) = (kept, cut);
-        }
-        let mut next = String::new();
-        if more && let Some(last) = entries.last() {
-            let after = last.key.strip_prefix(&prefix).unwrap_or_default().to_owned();
-            next = Continue { rv: listing.revision, after }.text();
-        }
-        let remaining = (more && selector.is_empty()).then_some(listing.remaining);
-        Ok(Page { revision: listing.revision, entries, next, remaining })
-    }
-}
-
-fn expired(error: master_store::StoreError) -> ApiError {
-    let mut error = store_error(error);
-    if error.reason == Reason::Expired {
-        "The provided continue parameter or resourceVersion is too old to display a consistent list result. You can \
-         start a new list without them"
-            .clone_into(&mut error.message);
-    }
-    error
-}
-
-/// Entries that are selected, at most `limit` (0: all), and whether more would be.
-fn select(entries: Vec<Entry>, selector: &Selector, limit: usize) -> Result<(Vec<Entry>, bool), ApiError> {
-    let mut kept = Vec::new();
-    for entry in entries {
-        if matches(&entry, selector)? {
-            if limit > 0 && kept.len() == limit {
-                return Ok((kept, true));
-            }
-            kept.push(entry);
+        match selector.exact("metadata.name") {
+            Some(name) if !self.kind.namespaced || !self.target.namespace.is_empty() => prefix + name,
+            Some(_) | None => prefix,
         }
     }
-    Ok((kept, false))
 }
 
 /// Whether a stored object is selected.
@@ -162,34 +81,42 @@ pub(super) fn matches(entry: &Entry, selector: &Selector) -> Result<bool, ApiErr
 
 /// Many objects.
 pub(super) async fn list(call: &Call) -> Result<Response<Body>, ApiError> {
-    let accept = call.accept()?;
+    call.accept()?;
     let page = call.page(&call.selector()?).await?;
-    let mut metadata = json!({"resourceVersion": page.revision.to_string()});
-    if !page.next.is_empty() {
-        metadata["continue"] = page.next.clone().into();
-    }
-    if let Some(remaining) = page.remaining {
-        metadata["remainingItemCount"] = remaining.into();
-    }
-    match accept.form {
-        Form::Table => {
-            value_answer(StatusCode::OK, &table::table(&call.kind, &page.entries, &metadata, &call.query)?, accept)
+    answer(call, &page)
+}
+
+/// A page as an answer, in the form that the client takes.
+pub(super) fn answer(call: &Call, page: &Page) -> Result<Response<Body>, ApiError> {
+    let accept = call.accept()?;
+    let metadata = page.metadata();
+    let objects = page.entries.iter().map(|entry| object::decode(&call.kind, entry));
+    let list = match accept.form {
+        Form::Object if !accept.yaml => {
+            return Ok(json_bytes(StatusCode::OK, list_bytes(call, &page.entries, &metadata)?));
         }
-        Form::Object if !accept.yaml => Ok(json_bytes(StatusCode::OK, list_bytes(call, &page.entries, &metadata)?)),
-        Form::Object | Form::Partial => {
-            let mut items = Vec::with_capacity(page.entries.len());
-            for entry in &page.entries {
-                let fields = object::decode(&call.kind, entry)?;
-                items.push(if accept.form == Form::Partial { table::partial(&fields) } else { Value::Object(fields) });
-            }
-            let (kind, version) = match accept.form {
-                Form::Partial => ("PartialObjectMetadataList".to_owned(), "meta.k8s.io/v1".to_owned()),
-                Form::Object | Form::Table => (format!("{}List", call.kind.kind), call.kind.api_version()),
-            };
-            let list = json!({"kind": kind, "apiVersion": version, "metadata": metadata, "items": items});
-            value_answer(StatusCode::OK, &list, accept)
+        Form::Object => {
+            let items = objects.collect::<Result<Vec<_>, _>>()?;
+            let (kind, version) = (format!("{}List", call.kind.kind), call.kind.api_version());
+            json!({"kind": kind, "apiVersion": version, "metadata": metadata, "items": items})
         }
-    }
+        Form::Table(version) => {
+            let style = Style { version, include: Include::of(&call.query)?, headings: true };
+            table::table(&call.kind, style, objects, &metadata)?
+        }
+        Form::PartialList(version) => {
+            let items: Result<Vec<_>, _> = objects.map(|fields| Ok(table::partial(&fields?, version))).collect();
+            json!({
+                "kind": "PartialObjectMetadataList", "apiVersion": version, "metadata": metadata, "items": items?,
+            })
+        }
+        Form::Partial(_) => {
+            let kind = &call.kind.kind;
+            let text = format!("you requested PartialObjectMetadata, but the requested object is a list ({kind}List)");
+            return Err(ApiError::new(Reason::NotAcceptable, text));
+        }
+    };
+    value_answer(StatusCode::OK, &list, accept)
 }
 
 /// A list's JSON, put together from the stored bytes.
@@ -207,6 +134,6 @@ fn list_bytes(call: &Call, entries: &[Entry], metadata: &Value) -> Result<Vec<u8
         bytes.extend_from_slice(&head);
         bytes.extend_from_slice(&kept);
     }
-    bytes.extend_from_slice(b"]}");
+    bytes.extend_from_slice(b"]}\n");
     Ok(bytes)
 }

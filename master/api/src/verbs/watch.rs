@@ -4,32 +4,37 @@
 //! limit, when the server drains, when its caller lands on the deny list, and when it fell behind history
 //! (with an `ERROR` event that says so).
 
+use super::frames::{Frames, error_line};
+use super::page::META;
 use super::read::{matches, revision};
 use super::{Call, store_error};
-use crate::accept::Form;
 use crate::error::{ApiError, Reason};
-use crate::object;
+use crate::metrics::LongRunning;
 use crate::selector::Selector;
 use crate::server::{Body, BodyError};
-use crate::table;
-use bytes::{BufMut, Bytes, BytesMut};
+use crate::validate::{At, Faults};
+use bytes::Bytes;
 use futures_util::stream;
 use http::{HeaderValue, Response, header};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
-use master_store::{Batch, Entry, Event, ListQuery, Revision, StoreError, WatchStream};
+use master_store::{Batch, Entry, Event, ListQuery, StoreError, WatchStream};
 use serde_json::{Map, Value, json};
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::Instant;
 
 /// Time between bookmarks.
 const BOOKMARKS: Duration = Duration::from_secs(60);
+/// How long before its end a watch gets a last bookmark.
+const FAREWELL: Duration = Duration::from_secs(2);
 /// Life of a watch that asks for none; up to twice as long, so that they don't end all at once.
 const LIFE: Duration = Duration::from_secs(1800);
-/// Marks the bookmark after the initial events (KEP 3157).
-const INITIAL_END: &str = "k8s.io/initial-events-end";
+/// Longest life that can be asked for; longer ones are cut to it.
+const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// What selectors look at, of both sides of an event: computed once for all watchers. Kinds that share a table
 /// have the same selectable fields in stored form, under whatever labels.
@@ -42,7 +47,7 @@ struct Sides {
 struct Watch {
     call: Call,
     selector: Selector,
-    form: Form,
+    frames: Frames,
     stream: Box<dyn WatchStream>,
     ready: VecDeque<Bytes>,
     bookmarks: bool,
@@ -50,33 +55,42 @@ struct Watch {
     deadline: Instant,
     denied: Option<watch::Receiver<u64>>,
     ended: bool,
+    /// Events of the kind that went out.
+    counter: Arc<AtomicU64>,
+    _open: LongRunning,
     _permit: Option<OwnedSemaphorePermit>,
 }
 
 /// Opens a watch.
 pub(super) async fn watch(call: Call) -> Result<Response<Body>, ApiError> {
-    let form = call.accept()?.form;
+    let mut frames = Frames::new(&call)?;
     let selector = call.selector()?;
     let permit = call.api.watch_permit(&call.peer)?;
     let initial = initial_events(&call)?;
     let asked = revision(call.query.get("resourceVersion"))?;
-    let prefix = call.kind.prefix(&call.target.namespace);
+    let prefix = call.scope(&selector);
     let bookmarks = call.query.on("allowWatchBookmarks");
     let mut ready = VecDeque::new();
-    let after = if initial || asked.is_none() {
+    let after = if initial {
+        if let Some(asked) = asked {
+            super::read::reached(&call, asked).await?;
+        }
         let query = ListQuery { prefix: prefix.clone(), ..ListQuery::default() };
         let listing = call.api.inner.store.list(query).await.map_err(store_error)?;
         for entry in &listing.entries {
             if matches(entry, &selector)? {
-                ready.push_back(frame(&call, form, "ADDED", entry, entry.modified)?);
+                frames.event(&call, "ADDED", entry, entry.modified, &mut ready)?;
             }
         }
-        if initial && bookmarks {
-            ready.push_back(bookmark(&call, form, listing.revision, true));
+        if bookmarks {
+            ready.push_back(frames.bookmark(&call, listing.revision, true));
         }
         listing.revision
     } else {
-        asked.unwrap_or_default()
+        match asked {
+            Some(asked) => asked,
+            None => call.api.inner.store.revision().await.map_err(store_error)?,
+        }
     };
     let stream = match call.api.inner.store.watch(&prefix, after).await {
         Ok(stream) => stream,
@@ -91,36 +105,54 @@ pub(super) async fn watch(call: Call) -> Result<Response<Body>, ApiError> {
     let timeout = call.query.number("timeoutSeconds")?.and_then(|seconds| u64::try_from(seconds).ok());
     let life = timeout.filter(|seconds| *seconds > 0).map_or_else(|| LIFE + jitter(LIFE), Duration::from_secs);
     let now = Instant::now();
+    let deadline = now + life.min(LONGEST);
     let watch = Watch {
         denied,
         selector,
-        form,
+        frames,
         stream,
         ready,
         bookmarks,
-        next_bookmark: now + BOOKMARKS,
-        deadline: now + life,
+        next_bookmark: next_bookmark(now, deadline),
+        deadline,
         ended: false,
+        counter: call.api.inner.metrics.watch_events(&call.kind),
+        _open: call.api.inner.metrics.long_running(&call.about),
         _permit: permit,
         call,
     };
     Ok(answer(StreamBody::new(stream::unfold(watch, step)).boxed_unsync()))
 }
 
-/// Whether the watch is to begin with what there is.
+/// When the next bookmark is due: after the usual time, or shortly before the end.
+fn next_bookmark(now: Instant, deadline: Instant) -> Instant {
+    let last = deadline.checked_sub(FAREWELL).filter(|last| *last > now);
+    last.map_or(now + BOOKMARKS, |last| last.min(now + BOOKMARKS))
+}
+
+/// Whether the watch is to begin with what there is. Those that begin nowhere do, as they always did.
 fn initial_events(call: &Call) -> Result<bool, ApiError> {
-    let bad = |text: &str| Err(ApiError::new(Reason::BadRequest, text));
-    match (call.query.get("sendInitialEvents"), call.query.get("resourceVersionMatch")) {
-        ("", "") | ("false" | "0", "NotOlderThan") => Ok(false),
-        ("", _) => bad(
-            "resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
-        ),
-        (_, "") => bad(
-            "resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
-        ),
-        ("true" | "1", "NotOlderThan") => Ok(true),
-        _ => bad("sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"),
+    let (wanted, version) = (call.query.get("resourceVersionMatch"), call.query.get("resourceVersion"));
+    let asked = call.query.switch("sendInitialEvents");
+    if asked.is_none() && wanted.is_empty() {
+        return Ok(matches!(version, "" | "0"));
     }
+    let mut faults = Faults::default();
+    let at = At::root("resourceVersionMatch");
+    if asked.is_some() && wanted != "NotOlderThan" {
+        faults.forbidden(&at, "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan");
+    }
+    if !wanted.is_empty() {
+        if asked.is_none() {
+            faults.forbidden(&at, "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided");
+        }
+        faults.one_of(&at, &Value::from(wanted), &["NotOlderThan"]);
+        if !call.query.get("continue").is_empty() {
+            faults.forbidden(&at, "resourceVersionMatch is forbidden when continue is provided");
+        }
+    }
+    faults.into_error(META, "ListOptions", "")?;
+    Ok(asked == Some(true))
 }
 
 /// Some part of `of`, different from watch to watch.
@@ -141,10 +173,6 @@ fn too_old(error: &StoreError) -> ApiError {
         return ApiError::new(Reason::Expired, format!("too old resource version: {asked} ({floor})"));
     }
     ApiError::new(Reason::InternalError, error.to_string())
-}
-
-fn error_line(error: &ApiError) -> Bytes {
-    Bytes::from(json!({"type": "ERROR", "object": error.to_status()}).to_string() + "\n")
 }
 
 /// A watch that says only why it can't be.
@@ -191,28 +219,25 @@ impl Watch {
             }
             None if Instant::now() >= self.deadline => self.ended = true,
             None => {
-                self.next_bookmark = Instant::now() + BOOKMARKS;
-                self.ready.push_back(bookmark(&self.call, self.form, self.stream.progress(), false));
+                self.next_bookmark = next_bookmark(Instant::now(), self.deadline);
+                let revision = self.stream.progress();
+                self.ready.push_back(self.frames.bookmark(&self.call, revision, false));
             }
         }
     }
 
     fn take(&mut self, batch: &Batch) {
         for event in &batch.events {
-            match self.event(event) {
-                Ok(Some(bytes)) => self.ready.push_back(bytes),
-                Ok(None) => {}
-                Err(error) => {
-                    self.ready.push_back(error_line(&error));
-                    self.ended = true;
-                    return;
-                }
+            if let Err(error) = self.event(event) {
+                self.ready.push_back(error_line(&error));
+                self.ended = true;
+                return;
             }
         }
     }
 
-    /// An event's frame: what it is depends on whether the object is and was selected.
-    fn event(&self, event: &Event) -> Result<Option<Bytes>, ApiError> {
+    /// An event's line: what it is depends on whether the object is and was selected.
+    fn event(&mut self, event: &Event) -> Result<(), ApiError> {
         let (is, was) = if self.selector.is_empty() {
             (event.now.is_some(), event.before.is_some())
         } else {
@@ -227,9 +252,10 @@ impl Watch {
             (true, true, Some(now), _) => ("MODIFIED", now),
             (true, false, Some(now), _) => ("ADDED", now),
             (false, true, _, Some(before)) => ("DELETED", before),
-            _ => return Ok(None),
+            _ => return Ok(()),
         };
-        frame(&self.call, self.form, kind, entry, event.revision).map(Some)
+        self.counter.fetch_add(1, Ordering::Relaxed);
+        self.frames.event(&self.call, kind, entry, event.revision, &mut self.ready)
     }
 
     /// The parts of an object that selectors can ask for.
@@ -271,50 +297,4 @@ async fn changed(denied: &mut Option<watch::Receiver<u64>>) {
     if gone {
         std::future::pending::<()>().await;
     }
-}
-
-/// An event as a line.
-fn frame(call: &Call, form: Form, kind: &str, entry: &Entry, revision: Revision) -> Result<Bytes, ApiError> {
-    let mut line = BytesMut::with_capacity(entry.value.len() + 160);
-    line.put_slice(br#"{"type":""#);
-    line.put_slice(kind.as_bytes());
-    line.put_slice(br#"","object":"#);
-    match form {
-        Form::Object => {
-            let (head, kept) = object::parts_at(&call.kind, entry, revision)?;
-            line.put_slice(&head);
-            line.put_slice(&kept);
-        }
-        Form::Table | Form::Partial => {
-            let entry = Entry { modified: revision, ..entry.clone() };
-            let value = if form == Form::Table {
-                let metadata = json!({"resourceVersion": revision.to_string()});
-                table::table(&call.kind, std::slice::from_ref(&entry), &metadata, &call.query)?
-            } else {
-                table::partial(&object::decode(&call.kind, &entry)?)
-            };
-            line.put_slice(value.to_string().as_bytes());
-        }
-    }
-    line.put_slice(b"}\n");
-    Ok(line.freeze())
-}
-
-fn bookmark(call: &Call, form: Form, revision: Revision, initial_end: bool) -> Bytes {
-    let mut metadata = json!({"resourceVersion": revision.to_string(), "creationTimestamp": null});
-    if initial_end {
-        metadata["annotations"] = json!({INITIAL_END: "true"});
-    }
-    let object = match form {
-        Form::Object => json!({"kind": call.kind.kind, "apiVersion": call.kind.api_version(), "metadata": metadata}),
-        Form::Partial => json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata}),
-        Form::Table => json!({
-            "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": {"resourceVersion": revision.to_string()},
-            "columnDefinitions": [],
-            "rows": [{"cells": [], "object": {
-                "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
-            }}],
-        }),
-    };
-    Bytes::from(json!({"type": "BOOKMARK", "object": object}).to_string() + "\n")
 }

@@ -42,6 +42,11 @@ impl Local {
         Self { api, _folder: folder }
     }
 
+    /// A server that a test built itself, and the folder of its store.
+    pub(crate) fn of(api: ApiServer, folder: TempDir) -> Self {
+        Self { api, _folder: folder }
+    }
+
     pub(crate) fn admin(&self) -> Client {
         self.api.client(UserInfo::admin("admin"))
     }

@@ -1,18 +1,34 @@
-//! The embedded engine: redb for durability, the published state in memory for reading.
+//! The embedded engine: a log for durability, state files so that the log stays short, the published state in memory
+//! for reading.
 
-mod disk;
+mod folder;
+mod frame;
+mod image;
+mod keeper;
+mod log;
+mod queue;
+mod record;
+mod recover;
+pub(crate) mod snapshot;
+mod watcher;
 mod writer;
 
 use crate::error::StoreError;
-use crate::history::{HistoryLimits, Published};
-use crate::model::{Committed, Fetched, ListQuery, Listing, Op, Revision};
-use crate::traits::{Batch, BoxFuture, Store, WatchStream};
-use disk::Disk;
+use crate::history::{HistoryLimits, Published, table_of};
+use crate::model::{Action, Committed, Fetched, ListQuery, Listing, Op, Revision};
+use crate::traits::{BoxFuture, Store, WatchStream};
+use folder::Folder;
+pub use folder::FreeSpace;
+use log::{Log, Making};
+use queue::{Queue, Refused};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread::JoinHandle;
-use tokio::sync::{mpsc, oneshot, watch};
+use std::time::Duration;
+use tokio::sync::oneshot;
+use watcher::Watcher;
 use writer::{Job, Writer};
 
 /// Limits of the engine; the defaults fit a cluster of some thousand nodes.
@@ -22,14 +38,25 @@ pub struct Options {
     pub history_events: usize,
     /// Bytes of superseded values that each table's history keeps at most.
     pub history_bytes: usize,
+    /// How long history is kept; up to a fifth longer. Upstream compacts every five minutes.
+    pub history_age: Duration,
     /// Transactions that may wait for the writer; more are refused.
     pub queue: usize,
     /// Transactions that share one flush at most.
     pub group: usize,
     /// Bytes that one value may have.
     pub value_bytes: usize,
-    /// Bytes of the engine's page cache. Reads are served from the published state, so this can be small.
-    pub cache_bytes: usize,
+    /// Bytes that the values of one transaction may have.
+    pub transaction_bytes: usize,
+    /// Bytes of changes after which the state is written anew; more where the state itself is larger, so that this
+    /// never costs more than the changes did.
+    pub log_bytes: u64,
+    /// Bytes of one log file.
+    pub segment_bytes: u64,
+    /// Bytes that stay free on the file system.
+    pub spare_bytes: u64,
+    /// How the free bytes are asked for.
+    pub free_space: FreeSpace,
 }
 
 impl Default for Options {
@@ -37,13 +64,21 @@ impl Default for Options {
         Self {
             history_events: 50_000,
             history_bytes: 16 << 20,
+            history_age: Duration::from_secs(300),
             queue: 4096,
             group: 512,
             value_bytes: 4 << 20,
-            cache_bytes: 16 << 20,
+            transaction_bytes: 16 << 20,
+            log_bytes: 64 << 20,
+            segment_bytes: 16 << 20,
+            spare_bytes: 32 << 20,
+            free_space: folder::free_space,
         }
     }
 }
+
+/// Parts of one transaction at most (etcd's default is 128).
+const OPS: usize = 128;
 
 /// What readers, watchers and the writer share.
 #[derive(Debug)]
@@ -57,7 +92,11 @@ impl Shared {
         if self.closed.load(Ordering::Acquire) {
             return Err(StoreError::Closed);
         }
-        Ok(self.published.read().unwrap_or_else(PoisonError::into_inner))
+        Ok(self.published())
+    }
+
+    fn published(&self) -> RwLockReadGuard<'_, Published> {
+        self.published.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn write(&self) -> RwLockWriteGuard<'_, Published> {
@@ -66,23 +105,27 @@ impl Shared {
 
     fn close(&self) {
         self.closed.store(true, Ordering::Release);
-        self.published.read().unwrap_or_else(PoisonError::into_inner).notify_all();
+        let published = self.published();
+        for watchers in published.all_watched() {
+            watchers.send_replace(published.head());
+        }
     }
 }
 
-/// The engine by default: one file in one folder, one writer thread.
+/// The engine by default: one folder, one writer thread and one keeper thread.
 #[derive(Debug)]
 pub struct EmbeddedStore {
     shared: Arc<Shared>,
-    jobs: Option<mpsc::Sender<Job>>,
-    writer: Mutex<Option<JoinHandle<()>>>,
+    jobs: Arc<Queue<Job>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
     value_bytes: usize,
+    transaction_bytes: usize,
 }
 
 impl EmbeddedStore {
     /// Opens the store in `folder`, which is made where it does not exist. Blocks while it reads the state.
     ///
-    /// Errors: the folder or file cannot be used, is locked by another process, or holds what this version
+    /// Errors: the folder or a file cannot be used, is locked by another process, or holds what this version
     /// does not write.
     pub fn open(folder: &Path) -> Result<Self, StoreError> {
         Self::open_with(folder, &Options::default())
@@ -91,26 +134,46 @@ impl EmbeddedStore {
     /// Opens the store with other limits.
     pub fn open_with(folder: &Path, options: &Options) -> Result<Self, StoreError> {
         let limits = HistoryLimits { events: options.history_events, bytes: options.history_bytes };
-        let (disk, published) = Disk::open(folder, options.cache_bytes, limits)?;
-        let shared = Arc::new(Shared { published: RwLock::new(published), closed: AtomicBool::new(false) });
-        let (jobs, queue) = mpsc::channel(options.queue);
-        let writer = Writer::new(disk, shared.clone(), queue, options.group);
-        let thread = std::thread::Builder::new()
-            .name("store-writer".to_owned())
-            .spawn(move || writer.run())
-            .map_err(StoreError::Folder)?;
-        Ok(Self { shared, jobs: Some(jobs), writer: Mutex::new(Some(thread)), value_bytes: options.value_bytes })
+        let folder = Arc::new(Folder::open(folder)?);
+        let found = recover::recover(&folder, limits)?;
+        let making = Making { bytes: options.segment_bytes, spare: options.spare_bytes, free: options.free_space };
+        let log = Log::open(folder.clone(), making, found.log_bytes, found.published.head())?;
+        let shared = Arc::new(Shared { published: RwLock::new(found.published), closed: AtomicBool::new(false) });
+        let jobs = Arc::new(Queue::new(options.queue));
+        // One of each kind of task at most.
+        let (tasks, asked) = mpsc::sync_channel(2);
+        let more = (folder, options.clone(), found.state_bytes);
+        let writer = Writer::new(shared.clone(), jobs.clone(), log, tasks, more);
+        let answers = jobs.clone();
+        let threads = vec![
+            spawn("store-writer", move || writer.run())?,
+            spawn("store-keeper", move || keeper::run(&asked, &answers))?,
+        ];
+        let (value_bytes, transaction_bytes) = (options.value_bytes, options.transaction_bytes);
+        Ok(Self { shared, jobs, threads: Mutex::new(threads), value_bytes, transaction_bytes })
     }
 
     fn check(&self, ops: &[Op]) -> Result<(), StoreError> {
-        for op in ops {
-            crate::history::table_of(&op.key)?;
-            if let crate::model::Action::Put(value) = &op.action
-                && value.len() > self.value_bytes
-            {
+        if ops.len() > OPS {
+            return Err(StoreError::Invalid(format!("a transaction has {} parts, limit {OPS}", ops.len())));
+        }
+        let mut total = 0;
+        for (number, op) in ops.iter().enumerate() {
+            table_of(&op.key)?;
+            let writes = |op: &&Op| !matches!(op.action, Action::Check);
+            if writes(&op) && ops[..number].iter().filter(writes).any(|earlier| earlier.key == op.key) {
+                return Err(StoreError::Invalid(format!("{} is written twice in one transaction", op.key)));
+            }
+            let Action::Put(value) = &op.action else { continue };
+            total += value.len();
+            if value.len() > self.value_bytes {
                 let (len, limit) = (value.len(), self.value_bytes);
                 return Err(StoreError::Invalid(format!("the value of {} has {len} bytes, limit {limit}", op.key)));
             }
+        }
+        if total > self.transaction_bytes {
+            let limit = self.transaction_bytes;
+            return Err(StoreError::Invalid(format!("a transaction's values have {total} bytes, limit {limit}")));
         }
         Ok(())
     }
@@ -120,24 +183,27 @@ impl EmbeddedStore {
         job: impl FnOnce(oneshot::Sender<Result<T, StoreError>>) -> Job,
     ) -> Result<T, StoreError> {
         let (answer, answered) = oneshot::channel();
-        let jobs = self.jobs.as_ref().ok_or(StoreError::Closed)?;
-        jobs.try_send(job(answer)).map_err(|refused| match refused {
-            mpsc::error::TrySendError::Full(_) => StoreError::Busy,
-            mpsc::error::TrySendError::Closed(_) => StoreError::Closed,
+        self.jobs.push(job(answer)).map_err(|refused| match refused {
+            Refused::Full => StoreError::Busy,
+            Refused::Closed => StoreError::Closed,
         })?;
         answered.await.unwrap_or(Err(StoreError::Closed))
     }
 }
 
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, StoreError> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(work).map_err(StoreError::Folder)
+}
+
 impl Drop for EmbeddedStore {
     fn drop(&mut self) {
-        // The writer ends when its channel closes; joining it releases the file's lock before we return.
-        self.jobs = None;
-        let thread = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(thread) = thread
-            && thread.join().is_err()
-        {
-            tracing::error!("the store's writer thread panicked");
+        // The writer ends when its queue is closed, the keeper when the writer is gone; joining them releases the
+        // folder's lock before we return.
+        self.jobs.close();
+        for thread in self.threads.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the store panicked");
+            }
         }
         self.shared.close();
     }
@@ -177,56 +243,16 @@ impl Store for EmbeddedStore {
             let changed = published.subscribe(prefix)?;
             published.events_after(prefix, after, 1)?;
             drop(published);
-            let watcher = Watcher { shared: self.shared.clone(), prefix: prefix.to_owned(), position: after, changed };
+            let watcher = Watcher::new(self.shared.clone(), prefix.to_owned(), after, changed);
             Ok(Box::new(watcher) as Box<dyn WatchStream>)
         })
     }
 
+    fn everything(&self) -> BoxFuture<'_, Result<Listing, StoreError>> {
+        Box::pin(async move { Ok(self.shared.read()?.everything()) })
+    }
+
     fn compact(&self, revision: Revision) -> BoxFuture<'_, Result<(), StoreError>> {
         Box::pin(async move { self.submit(|answer| Job::Compact { revision, answer }).await })
-    }
-}
-
-/// Events handed over at once at most, so that a watcher far behind takes little memory.
-const BATCH: usize = 500;
-
-#[derive(Debug)]
-struct Watcher {
-    shared: Arc<Shared>,
-    prefix: String,
-    position: Revision,
-    changed: watch::Receiver<Revision>,
-}
-
-impl Watcher {
-    /// Takes what is there. A watcher without news follows the head, so that it never falls behind for nothing.
-    fn take(&mut self) -> Result<Batch, StoreError> {
-        let (events, progress) = self.shared.read()?.events_after(&self.prefix, self.position, BATCH)?;
-        self.position = progress;
-        Ok(Batch { events, progress })
-    }
-}
-
-impl WatchStream for Watcher {
-    fn next(&mut self) -> BoxFuture<'_, Result<Batch, StoreError>> {
-        Box::pin(async move {
-            loop {
-                self.changed.borrow_and_update();
-                let batch = self.take()?;
-                if !batch.events.is_empty() {
-                    return Ok(batch);
-                }
-                if self.changed.changed().await.is_err() {
-                    return Err(StoreError::Closed);
-                }
-            }
-        })
-    }
-
-    fn progress(&self) -> Revision {
-        match self.shared.read().and_then(|published| published.events_after(&self.prefix, self.position, 1)) {
-            Ok((events, through)) if events.is_empty() => through,
-            Ok(_) | Err(_) => self.position,
-        }
     }
 }

@@ -1,40 +1,55 @@
-//! The writer thread: expectations, one flush for many transactions, then publication and answers.
+//! The writer thread: expectations, one flush for many transactions, then publication and answers; and, between
+//! groups, what keeps the store small: compaction by age, state files.
 
-use super::Shared;
-use super::disk::{Disk, Write};
+use super::folder::Folder;
+use super::frame;
+use super::keeper::Task;
+use super::log::{Blank, Log};
+use super::queue::Queue;
+use super::record::Record;
+use super::{Options, Shared};
 use crate::error::StoreError;
 use crate::history::Published;
 use crate::model::{Action, Committed, Entry, Event, Expect, Op, Revision};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use tokio::sync::{mpsc, oneshot};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
 
 type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
 
-/// What the writer is asked to do.
+/// What the writer is asked to do, by callers and by its keeper.
 #[derive(Debug)]
 pub(super) enum Job {
     Commit { ops: Vec<Op>, answer: Answer<Committed> },
     Compact { revision: Revision, answer: Answer<()> },
+    Prepared(Result<Blank, StoreError>),
+    Saved(Result<u64, StoreError>),
 }
 
-pub(super) struct Writer {
-    disk: Disk,
-    shared: Arc<Shared>,
-    queue: mpsc::Receiver<Job>,
-    group: usize,
-    /// Commits since the on-disk history was last cut to what the published one keeps.
-    untrimmed: usize,
-}
+/// Bytes of values that share one flush, about.
+const GROUP_BYTES: usize = 4 << 20;
+/// Marks of the past that compaction by age goes by, within one age.
+const MARKS: u32 = 5;
+/// Pause after a state file that could not be written.
+const SAVE_RETRY: Duration = Duration::from_secs(60);
 
-/// Writes between two cuts of the on-disk history.
-const TRIM_EVERY: usize = 4096;
+/// Bytes that an operation takes in a frame, about.
+fn weight(op: &Op) -> usize {
+    let value = match &op.action {
+        Action::Put(value) => value.len(),
+        Action::Check | Action::Delete => 0,
+    };
+    value + op.key.len() + 32
+}
 
 /// Keys that a group of transactions changes, before they are published.
 #[derive(Default)]
 struct Pending {
     entries: HashMap<Arc<str>, Option<Entry>>,
-    transactions: Vec<(Revision, Vec<Event>)>,
+    events: Vec<Event>,
+    head: Revision,
     answers: Vec<(Answer<Committed>, Revision)>,
 }
 
@@ -46,12 +61,8 @@ impl Pending {
         }
     }
 
-    fn head(&self, published: &Published) -> Revision {
-        self.transactions.last().map_or(published.head(), |(revision, _)| *revision)
-    }
-
     /// Checks one transaction and adds its events.
-    fn admit(&mut self, published: &Published, ops: Vec<Op>) -> Result<Revision, StoreError> {
+    fn admit(&mut self, published: &Published, ops: Vec<Op>, full: Option<&str>) -> Result<Revision, StoreError> {
         for op in &ops {
             let found = self.find(published, &op.key).map(|entry| entry.modified);
             let holds = match op.expect {
@@ -63,9 +74,13 @@ impl Pending {
                 return Err(StoreError::Conflict { key: op.key.to_string(), found });
             }
         }
-        let head = self.head(published);
-        let revision = head + 1;
-        let mut events = Vec::with_capacity(ops.len());
+        if let Some(why) = full
+            && ops.iter().any(|op| matches!(op.action, Action::Put(_)))
+        {
+            return Err(StoreError::Full(why.to_owned()));
+        }
+        let revision = self.head + 1;
+        let before = self.events.len();
         for op in ops {
             let before = self.find(published, &op.key).cloned();
             let now = match op.action {
@@ -73,97 +88,272 @@ impl Pending {
                 Action::Delete if before.is_none() => continue,
                 Action::Delete => None,
                 Action::Put(value) => Some(Entry {
-                    key: op.key.clone(),
+                    // The table's own key, so that an object has one however often it changes.
+                    key: before.as_ref().map_or_else(|| op.key.clone(), |entry| entry.key.clone()),
                     value,
                     created: before.as_ref().map_or(revision, |entry| entry.created),
                     modified: revision,
                 }),
             };
-            self.entries.insert(op.key.clone(), now.clone());
-            events.push(Event::new(revision, op.key, now, before));
+            let key = before.as_ref().map_or(op.key, |entry| entry.key.clone());
+            self.entries.insert(key.clone(), now.clone());
+            self.events.push(Event::new(revision, key, now, before));
         }
-        if events.is_empty() {
-            return Ok(head);
+        if self.events.len() > before {
+            self.head = revision;
         }
-        self.transactions.push((revision, events));
-        Ok(revision)
+        Ok(self.head)
     }
 }
 
+/// The writer's own state.
+#[derive(Debug)]
+pub(super) struct Writer {
+    shared: Arc<Shared>,
+    queue: Arc<Queue<Job>>,
+    log: Log,
+    keeper: mpsc::SyncSender<Task>,
+    folder: Arc<Folder>,
+    options: Options,
+    frame: Vec<u8>,
+    /// Bytes of the newest state file.
+    state_bytes: u64,
+    /// Bytes of changes that the state file in the making takes over.
+    saving: Option<u64>,
+    save_after: Instant,
+    marks: VecDeque<(Instant, Revision)>,
+    next_mark: Instant,
+}
+
 impl Writer {
-    pub(super) fn new(disk: Disk, shared: Arc<Shared>, queue: mpsc::Receiver<Job>, group: usize) -> Self {
-        Self { disk, shared, queue, group: group.max(1), untrimmed: 0 }
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        queue: Arc<Queue<Job>>,
+        log: Log,
+        keeper: mpsc::SyncSender<Task>,
+        (folder, options, state_bytes): (Arc<Folder>, Options, u64),
+    ) -> Self {
+        let now = Instant::now();
+        Self {
+            shared,
+            queue,
+            log,
+            keeper,
+            folder,
+            options,
+            frame: Vec::new(),
+            state_bytes,
+            saving: None,
+            save_after: now,
+            marks: VecDeque::new(),
+            next_mark: now,
+        }
     }
 
+    /// Works until the queue is closed, or until a file fails: then nothing is written any more, and what is
+    /// published stays readable.
     pub(super) fn run(mut self) {
         let mut jobs = Vec::new();
         loop {
-            let taken = self.queue.blocking_recv_many(&mut jobs, self.group);
-            if taken == 0 {
+            if let Err(error) = self.keep() {
+                return self.stop(&error);
+            }
+            if !self.queue.take(self.options.group.max(1), self.next_mark, &mut jobs) {
                 return;
             }
-            if let Err(error) = self.work(std::mem::take(&mut jobs)) {
-                tracing::error!(error = %error, cause = ?std::error::Error::source(&error), "the store's writer stops");
-                self.shared.close();
-                return;
+            while !jobs.is_empty() {
+                if let Err(error) = self.group(&mut jobs) {
+                    return self.stop(&error);
+                }
             }
         }
     }
 
-    /// One group. An error here means that the disk can't be trusted any more: nothing of it is published or
-    /// answered with success.
-    fn work(&mut self, jobs: Vec<Job>) -> Result<(), StoreError> {
+    fn stop(&self, error: &StoreError) {
+        let cause = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
+        tracing::error!(%error, cause, "the store's writer stops: no more writes before a restart");
+        self.queue.abandon();
+    }
+
+    /// Takes jobs of up to [`GROUP_BYTES`] off the front and does them. An error means that the disk can't be trusted
+    /// any more: nothing of the group is published or answered with success.
+    fn group(&mut self, jobs: &mut Vec<Job>) -> Result<(), StoreError> {
+        let (mut bytes, mut count) = (0, 0);
+        for job in jobs.iter() {
+            if let Job::Commit { ops, .. } = job {
+                bytes += ops.iter().map(weight).sum::<usize>();
+            }
+            count += 1;
+            if bytes >= GROUP_BYTES {
+                break;
+            }
+        }
+        let mut commits = Vec::with_capacity(count);
+        for job in jobs.drain(..count) {
+            match job {
+                Job::Commit { ops, answer } => commits.push((ops, answer)),
+                Job::Compact { revision, answer } => {
+                    // Whoever compacts wants to see it done to what came before.
+                    self.commit(std::mem::take(&mut commits), bytes)?;
+                    self.compact(revision)?;
+                    reply(answer, Ok(()));
+                }
+                Job::Prepared(made) => self.log.prepared(made),
+                Job::Saved(outcome) => self.saved(outcome),
+            }
+        }
+        self.commit(commits, bytes)
+    }
+
+    fn commit(&mut self, commits: Vec<(Vec<Op>, Answer<Committed>)>, bytes: usize) -> Result<(), StoreError> {
+        if commits.is_empty() {
+            return Ok(());
+        }
         let mut pending = Pending::default();
-        let mut compactions = Vec::new();
+        let full = {
+            let published = self.shared.published();
+            pending.head = published.head();
+            match self.log.room(bytes as u64, published.head()) {
+                Ok(()) => None,
+                Err(StoreError::Full(why)) => Some(why),
+                Err(error) => return Err(error),
+            }
+        };
         {
-            let published = self.shared.read()?;
-            for job in jobs {
-                match job {
-                    Job::Commit { ops, answer } => match pending.admit(&published, ops) {
-                        Ok(revision) => pending.answers.push((answer, revision)),
-                        Err(error) => reply(answer, Err(error)),
-                    },
-                    Job::Compact { revision, answer } => compactions.push((revision, answer)),
+            let published = self.shared.published();
+            for (ops, answer) in commits {
+                match pending.admit(&published, ops, full.as_deref()) {
+                    Ok(revision) => pending.answers.push((answer, revision)),
+                    Err(error) => reply(answer, Err(error)),
                 }
             }
         }
-        if !pending.transactions.is_empty() {
-            let events = pending.transactions.iter().flat_map(|(_, events)| events);
-            self.untrimmed += self.disk.commit(events.map(Write::of))?;
-            self.publish(std::mem::take(&mut pending.transactions));
+        if !pending.events.is_empty() {
+            frame::start(&mut self.frame);
+            for event in &pending.events {
+                Record::of_event(event).write(&mut self.frame);
+            }
+            match self.log.append(&mut self.frame) {
+                Ok(()) => self.publish(pending.head, std::mem::take(&mut pending.events)),
+                Err(StoreError::Full(why)) => {
+                    for (answer, _) in pending.answers {
+                        reply(answer, Err(StoreError::Full(why.clone())));
+                    }
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
+            }
         }
         for (answer, revision) in pending.answers {
             reply(answer, Ok(Committed { revision }));
         }
-        self.compact(compactions)
+        // A large group's buffer is not kept.
+        self.frame.shrink_to(1 << 20);
+        Ok(())
     }
 
-    fn publish(&self, transactions: Vec<(Revision, Vec<Event>)>) {
-        let mut published = self.shared.write();
-        let since = published.head();
-        for (revision, events) in transactions {
-            published.publish(revision, events);
-        }
-        published.notify(since);
-    }
-
-    fn compact(&mut self, compactions: Vec<(Revision, Answer<()>)>) -> Result<(), StoreError> {
-        if compactions.is_empty() && self.untrimmed < TRIM_EVERY {
-            return Ok(());
-        }
-        let floors = {
+    fn publish(&self, head: Revision, events: Vec<Event>) {
+        let wake = {
             let mut published = self.shared.write();
-            for (revision, _) in &compactions {
-                published.compact(*revision);
+            let since = published.head();
+            for event in events {
+                published.publish(event.revision, event);
             }
-            published.floors()
+            published.set_head(head);
+            published.to_wake(since)
         };
-        self.disk.trim(&floors)?;
-        self.untrimmed = 0;
-        for (_, answer) in compactions {
-            reply(answer, Ok(()));
+        for watchers in wake {
+            watchers.send_replace(head);
+        }
+    }
+
+    /// Forgets history, and writes down that it did.
+    fn compact(&mut self, revision: Revision) -> Result<(), StoreError> {
+        let (head, wake) = {
+            let mut published = self.shared.write();
+            published.compact(revision);
+            (published.head(), published.all_watched())
+        };
+        for watchers in wake {
+            watchers.send_replace(head);
+        }
+        frame::start(&mut self.frame);
+        Record::Compact { revision: revision.min(head) }.write(&mut self.frame);
+        match self.log.room(self.frame.len() as u64, head).and_then(|()| self.log.append(&mut self.frame)) {
+            // Without its note the history is back after a restart; it takes memory and does no harm.
+            Ok(()) | Err(StoreError::Full(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What is due between groups.
+    fn keep(&mut self) -> Result<(), StoreError> {
+        let now = Instant::now();
+        if self.log.wants_next() {
+            let (folder, making) = self.log.making();
+            self.log.preparing = self.keeper.try_send(Task::Prepare(folder, making)).is_ok();
+        }
+        if now >= self.next_mark {
+            self.next_mark = now + self.options.history_age / MARKS;
+            self.forget_old(now)?;
+        }
+        let worth = self.options.log_bytes.max(self.state_bytes);
+        if self.saving.is_none() && self.log.bytes > worth && now >= self.save_after {
+            self.save(now)?;
         }
         Ok(())
+    }
+
+    fn forget_old(&mut self, now: Instant) -> Result<(), StoreError> {
+        let mut old = None;
+        while let Some((when, head)) = self.marks.front()
+            && now.duration_since(*when) >= self.options.history_age
+        {
+            old = Some(*head);
+            self.marks.pop_front();
+        }
+        let head = self.shared.published().head();
+        self.marks.push_back((now, head));
+        match old {
+            Some(revision) if revision > self.shared.published().floor() => self.compact(revision),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Has the keeper write the state, so that the logs before it can go.
+    fn save(&mut self, now: Instant) -> Result<(), StoreError> {
+        let head = self.shared.published().head();
+        match self.log.cut(head) {
+            Ok(()) => {}
+            Err(StoreError::Full(_)) => {
+                self.save_after = now + SAVE_RETRY;
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        }
+        let capture = Box::new(self.shared.published().capture());
+        if self.keeper.try_send(Task::Save(self.folder.clone(), capture)).is_ok() {
+            self.saving = Some(std::mem::take(&mut self.log.bytes));
+        } else {
+            self.save_after = now + SAVE_RETRY;
+        }
+        Ok(())
+    }
+
+    fn saved(&mut self, outcome: Result<u64, StoreError>) {
+        let taken = self.saving.take().unwrap_or_default();
+        match outcome {
+            Ok(bytes) => {
+                tracing::debug!(bytes, "the store's state was written and the logs before it removed");
+                self.state_bytes = bytes;
+            }
+            Err(error) => {
+                let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+                tracing::error!(%error, cause, "the store's state could not be written; its logs grow until it can");
+                self.log.bytes += taken;
+                self.save_after = Instant::now() + SAVE_RETRY;
+            }
+        }
     }
 }
 

@@ -2,7 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use bytes::Bytes;
-use master_store::{Action, Expect, ListQuery, Op, Store, StoreError};
+use master_store::{Action, Entry, Expect, ListQuery, Op, Store, StoreError};
+use std::collections::BTreeMap;
 
 fn value(text: &str) -> Bytes {
     Bytes::copy_from_slice(text.as_bytes())
@@ -97,13 +98,197 @@ pub(crate) async fn compaction(store: &dyn Store) {
     assert_eq!(store.get("c/a").await.unwrap().entry.unwrap().value, "2");
 }
 
-/// What is no key or value is refused.
+/// A transaction's parts happen at one revision, over tables; one key is written once in it.
+pub(crate) async fn transactions(store: &dyn Store) {
+    let start = store.revision().await.unwrap();
+    let many: Vec<Op> = (0..20).map(|n| Op::create(&format!("t{}/{n}", n % 3), value("x"))).collect();
+    let done = store.commit(many).await.unwrap().revision;
+    assert_eq!(store.revision().await.unwrap(), done);
+    for table in ["t0/", "t1/", "t2/"] {
+        let entries = store.list(under(table)).await.unwrap().entries;
+        assert!(entries.len() >= 6 && entries.iter().all(|entry| (entry.created, entry.modified) == (done, done)));
+        let batch = store.watch(table, start).await.unwrap().next().await.unwrap();
+        assert!(batch.events.iter().all(|event| event.revision == done));
+        assert_eq!(batch.events.len(), entries.len(), "a transaction is handed over whole");
+    }
+    let mixed = vec![
+        Op::delete("t0/0", done),
+        Op::update("t1/1", done, value("y")),
+        Op::create("t2/new", value("z")),
+        Op { key: "t2/none".into(), expect: Expect::Absent, action: Action::Check },
+        Op { key: "t2/none".into(), expect: Expect::Any, action: Action::Delete },
+    ];
+    let second = store.commit(mixed).await.unwrap().revision;
+    assert!(second > done);
+    assert_eq!(store.get("t0/0").await.unwrap().entry, None);
+    assert_eq!(store.get("t1/1").await.unwrap().entry.unwrap().modified, second);
+    assert_eq!(store.get("t2/none").await.unwrap().entry, None);
+    let twice = vec![Op::create("t0/twice", value("1")), Op::delete("t0/twice", second)];
+    assert!(matches!(store.commit(twice).await, Err(StoreError::Invalid(_))));
+    let nothing = vec![Op { key: "t2/none".into(), expect: Expect::Any, action: Action::Delete }];
+    assert_eq!(store.commit(nothing).await.unwrap().revision, second, "deleting nothing is no write");
+    assert_eq!(store.commit(Vec::new()).await.unwrap().revision, second);
+    let again = store.commit(vec![Op::create("t0/0", value("again"))]).await.unwrap().revision;
+    assert_eq!(store.get("t0/0").await.unwrap().entry.unwrap().created, again, "a new life, a new creation");
+}
+
+/// Pages of any size make up the list, also where a page starts behind a key that is not there.
+pub(crate) async fn pages_of_any_size(store: &dyn Store) {
+    for number in 0..13 {
+        store.commit(vec![Op::create(&format!("page/{number:02}"), value("x"))]).await.unwrap();
+    }
+    let whole = keys(store, under("page/")).await;
+    for limit in 1..15 {
+        let (mut seen, mut after, mut revision) = (Vec::new(), None, None);
+        loop {
+            let page = store.list(ListQuery { limit, after, revision, ..under("page/") }).await.unwrap();
+            assert!(page.entries.len() <= limit);
+            seen.extend(page.entries.iter().map(|entry| entry.key.to_string()));
+            assert_eq!(page.remaining, whole.len() - seen.len());
+            if page.remaining == 0 {
+                break;
+            }
+            (after, revision) = (seen.last().cloned(), Some(page.revision));
+        }
+        assert_eq!(seen, whole, "pages of {limit}");
+    }
+    assert_eq!(keys(store, ListQuery { after: Some("page/055".to_owned()), ..under("page/") }).await, whole[6..]);
+    assert!(keys(store, ListQuery { after: Some("page/99".to_owned()), ..under("page/") }).await.is_empty());
+    assert_eq!(keys(store, ListQuery { after: Some("a/0".to_owned()), ..under("page/") }).await, whole);
+}
+
+/// Prefixes are of text, tables don't run into one another, and any character may stand in a key.
+pub(crate) async fn prefixes(store: &dyn Store) {
+    let odd = ["pre/a", "pre/a/b", "pre/a0", "pre/\u{10ffff}x", "pre/ü", "pre0/a", "pre./a"];
+    for key in odd {
+        store.commit(vec![Op::create(key, value(""))]).await.unwrap();
+    }
+    assert_eq!(keys(store, under("pre/")).await, ["pre/a", "pre/a/b", "pre/a0", "pre/ü", "pre/\u{10ffff}x"]);
+    assert_eq!(keys(store, under("pre/a/")).await, ["pre/a/b"]);
+    assert_eq!(keys(store, under("pre/\u{10ffff}")).await, ["pre/\u{10ffff}x"]);
+    assert!(keys(store, under("pre/none")).await.is_empty());
+    assert!(keys(store, under("no-such-table/")).await.is_empty());
+    assert_eq!(store.get("pre/ü").await.unwrap().entry.unwrap().value, "", "an empty value is one");
+    assert!(matches!(store.list(under("pre")).await, Err(StoreError::Invalid(_))), "a prefix names a table");
+    let mut watch = store.watch("pre/a/", store.revision().await.unwrap()).await.unwrap();
+    store.commit(vec![Op::create("pre/a1", value("1"))]).await.unwrap();
+    let inside = store.commit(vec![Op::create("pre/a/c", value("1"))]).await.unwrap().revision;
+    assert_eq!(watch.next().await.unwrap().events[0].revision, inside);
+}
+
+/// A replay of any watch from any revision gives what the list says; lists of the past say what was.
+pub(crate) async fn replays_give_the_listed_state(store: &dyn Store) {
+    type State = BTreeMap<String, (Bytes, u64, u64)>;
+    let state = |entries: &[Entry]| -> State {
+        entries.iter().map(|e| (e.key.to_string(), (e.value.clone(), e.created, e.modified))).collect()
+    };
+    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut past: Vec<(u64, State)> = vec![(store.revision().await.unwrap(), State::new())];
+    for step in 0..120 {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let key = |of: u64| format!("r/{}", of % 7);
+        let put = |of: u64| Op {
+            key: key(of).as_str().into(),
+            expect: Expect::Any,
+            action: Action::Put(value(&format!("{step}"))),
+        };
+        let drop = |of: u64| Op { key: key(of).as_str().into(), expect: Expect::Any, action: Action::Delete };
+        let (one, other) = (random >> 33, (random >> 33) + 1);
+        let ops = match (random >> 59) % 5 {
+            0 | 1 => vec![put(one)],
+            2 => vec![drop(one)],
+            3 => vec![put(one), drop(other)],
+            _ => vec![put(one), put(other)],
+        };
+        let done = store.commit(ops).await.unwrap().revision;
+        let listing = store.list(under("r/")).await.unwrap();
+        assert_eq!(listing.revision, done);
+        if done > past[past.len() - 1].0 {
+            past.push((done, state(&listing.entries)));
+        }
+    }
+    let (head, now) = past[past.len() - 1].clone();
+    for (revision, then) in &past {
+        let listing = store.list(ListQuery { revision: Some(*revision), ..under("r/") }).await.unwrap();
+        assert_eq!(&state(&listing.entries), then, "the list of the past");
+        let mut replayed = then.clone();
+        let mut watch = store.watch("r/", *revision).await.unwrap();
+        while watch.progress() < head {
+            for event in watch.next().await.unwrap().events {
+                assert!(event.revision > *revision);
+                let before = replayed.get(&*event.key).map(|(value, _, _)| value.clone());
+                assert_eq!(event.before.as_ref().map(|entry| entry.value.clone()), before);
+                match &event.now {
+                    Some(e) => replayed.insert(e.key.to_string(), (e.value.clone(), e.created, e.modified)),
+                    None => replayed.remove(&*event.key),
+                };
+            }
+        }
+        assert_eq!(replayed, now, "replayed from {revision}");
+    }
+}
+
+/// A call to a watch that is dropped loses nothing; two watchers see the same.
+pub(crate) async fn watches_are_cancel_safe(store: &dyn Store) {
+    let start = store.commit(vec![Op::create("cancel/0", value("x"))]).await.unwrap().revision;
+    let mut watch = store.watch("cancel/", start).await.unwrap();
+    let mut other = store.watch("cancel/", start).await.unwrap();
+    for number in 1..6 {
+        // Given up before anything can come.
+        drop(watch.next());
+        assert!(tokio::time::timeout(std::time::Duration::ZERO, watch.next()).await.is_err());
+        let done = store.commit(vec![Op::create(&format!("cancel/{number}"), value("x"))]).await.unwrap().revision;
+        for watch in [&mut watch, &mut other] {
+            let batch = watch.next().await.unwrap();
+            assert_eq!((batch.events.len(), batch.events[0].revision, batch.progress), (1, done, done));
+        }
+    }
+}
+
+/// The future is refused, and what compaction took stays gone, also where it took all there was.
+pub(crate) async fn past_and_future(store: &dyn Store) {
+    let head = store.commit(vec![Op::create("pf/a", value("1"))]).await.unwrap().revision;
+    for ahead in [head + 1, u64::MAX] {
+        let query = ListQuery { revision: Some(ahead), ..under("pf/") };
+        assert!(matches!(store.list(query).await, Err(StoreError::Future { asked, .. }) if asked == ahead));
+        assert!(matches!(store.watch("pf/", ahead).await, Err(StoreError::Future { .. })));
+    }
+    store.compact(u64::MAX).await.unwrap();
+    store.compact(1).await.unwrap();
+    assert!(matches!(store.watch("pf/", head - 1).await, Err(StoreError::Compacted { .. })));
+    assert!(matches!(store.watch("never-written/", head - 1).await, Err(StoreError::Compacted { .. })));
+    let mut watch = store.watch("pf/", head).await.unwrap();
+    assert_eq!(keys(store, under("pf/")).await, ["pf/a"], "current values stay");
+    let next = store.commit(vec![Op::update("pf/a", head, value("2"))]).await.unwrap().revision;
+    assert_eq!(watch.next().await.unwrap().events[0].before.as_ref().unwrap().value, "1");
+    assert!(next > head);
+}
+
+/// What a snapshot is made of: every table, one revision.
+pub(crate) async fn everything(store: &dyn Store) {
+    store.commit(vec![Op::create("every/1", value("1")), Op::create("every2/1", value("2"))]).await.unwrap();
+    let all = store.everything().await.unwrap();
+    assert_eq!((all.revision, all.remaining), (store.revision().await.unwrap(), 0));
+    for table in ["every/", "every2/", "r/", "page/"] {
+        let listed = store.list(under(table)).await.unwrap().entries;
+        let held: Vec<_> = all.entries.iter().filter(|entry| entry.key.starts_with(table)).cloned().collect();
+        assert_eq!(held, listed);
+    }
+}
+
+/// What is no key or value is refused; what is large and allowed comes back as it went.
 pub(crate) async fn limits(store: &dyn Store) {
     for bad in ["", "a", "/a"] {
         assert!(matches!(store.commit(vec![Op::create(bad, value(""))]).await, Err(StoreError::Invalid(_))), "{bad}");
     }
     let large = Op::create("a/large", Bytes::from(vec![0; 64 << 20]));
     assert!(matches!(store.commit(vec![large]).await, Err(StoreError::Invalid(_))));
+    // Upstream's objects have 1.5 MiB at most.
+    let big = Bytes::from((0..3 << 19).map(|at: u32| at.to_le_bytes()[1]).collect::<Vec<_>>());
+    for number in 0..4 {
+        store.commit(vec![Op::create(&format!("big/{number}"), big.clone())]).await.unwrap();
+        assert_eq!(store.get(&format!("big/{number}")).await.unwrap().entry.unwrap().value, big);
+    }
 }
 
 /// The whole suite.
@@ -111,6 +296,13 @@ pub(crate) async fn all(store: &dyn Store) {
     expectations(store).await;
     consistent_pages(store).await;
     watch_misses_nothing(store).await;
-    compaction(store).await;
+    transactions(store).await;
+    pages_of_any_size(store).await;
+    prefixes(store).await;
+    replays_give_the_listed_state(store).await;
+    watches_are_cancel_safe(store).await;
+    everything(store).await;
     limits(store).await;
+    compaction(store).await;
+    past_and_future(store).await;
 }

@@ -1,0 +1,194 @@
+//! The last thing that happens to an answer: compressed where it is large, spread out where a person reads it.
+
+use crate::path::Query;
+use crate::server::{Body, BodyError, body};
+use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use futures_util::stream;
+use http::{HeaderMap, HeaderValue, Response, header};
+use http_body::{Body as _, Frame};
+use http_body_util::{BodyExt, StreamBody};
+use std::io::Write as _;
+
+/// Answers above this are compressed for clients that take it (upstream: `defaultGzipThresholdBytes`).
+const LARGE: u64 = 128 << 10;
+/// Bytes that are compressed before others get their turn.
+const PIECE: usize = 64 << 10;
+/// How much effort goes into compression (upstream: 1).
+const EFFORT: u32 = 1;
+/// Programs whose answers are read by people.
+const PEOPLE: [&str; 3] = ["curl", "Wget", "Mozilla/5.0"];
+
+/// What a request wants of its answer's bytes.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Wishes {
+    gzip: bool,
+    pretty: bool,
+}
+
+impl Wishes {
+    /// Reads them.
+    pub(crate) fn of(headers: &HeaderMap, query: &Query) -> Self {
+        let word = |name| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let gzip = word(header::ACCEPT_ENCODING).split(',').any(takes_gzip);
+        let agent = word(header::USER_AGENT);
+        let pretty = match query.get("pretty") {
+            "" => PEOPLE.iter().any(|program| agent.starts_with(program)),
+            asked => matches!(asked, "1" | "t" | "T" | "true" | "TRUE" | "True"),
+        };
+        Self { gzip, pretty }
+    }
+}
+
+fn takes_gzip(coding: &str) -> bool {
+    let mut parts = coding.split(';').map(str::trim);
+    let name = parts.next().unwrap_or_default();
+    let refused = parts.any(|part| matches!(part, "q=0" | "q=0.0" | "q=0.00" | "q=0.000"));
+    name == "gzip" && !refused
+}
+
+/// Gives an answer the form that was wished for. Streams stay as they are.
+pub(crate) async fn finish(mut response: Response<Body>, wishes: Wishes) -> Response<Body> {
+    let Some(size) = response.body().size_hint().exact() else { return response };
+    let kind = response.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let pretty = wishes.pretty && kind == "application/json";
+    let objects = kind.starts_with("application/json") || kind == "application/yaml";
+    let gzip = wishes.gzip && objects && (size > LARGE) && !response.headers().contains_key(header::CONTENT_ENCODING);
+    if !pretty && !gzip {
+        return response;
+    }
+    // A body of known size is there: this waits for nothing.
+    let Ok(collected) = std::mem::replace(response.body_mut(), body("")).collect().await else { return response };
+    let mut bytes = collected.to_bytes();
+    if pretty {
+        bytes = spread(&bytes).into();
+    }
+    if gzip {
+        response.headers_mut().insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        response.headers_mut().append(header::VARY, HeaderValue::from_static("Accept-Encoding"));
+        *response.body_mut() = compress(bytes);
+    } else {
+        *response.body_mut() = body(bytes);
+    }
+    response
+}
+
+/// Compresses piece by piece, as the client takes it.
+fn compress(bytes: Bytes) -> Body {
+    let encoder = GzEncoder::new(Vec::new(), Compression::new(EFFORT));
+    let pieces = stream::try_unfold(Some((bytes, encoder)), |state| async move {
+        let Some((mut rest, mut encoder)) = state else { return Ok(None) };
+        loop {
+            if rest.is_empty() {
+                let last = encoder.finish().map_err(BodyError::from)?;
+                return Ok(Some((Frame::data(Bytes::from(last)), None)));
+            }
+            let piece = rest.split_to(rest.len().min(PIECE));
+            encoder.write_all(&piece).map_err(BodyError::from)?;
+            tokio::task::yield_now().await;
+            let written = std::mem::take(encoder.get_mut());
+            if !written.is_empty() {
+                return Ok(Some((Frame::data(Bytes::from(written)), Some((rest, encoder)))));
+            }
+        }
+    });
+    StreamBody::new(pieces).boxed_unsync()
+}
+
+/// JSON with a line for each value, indented by two spaces. Text stays as it is; what is no JSON comes out somehow.
+fn spread(json: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(json.len() * 2);
+    let (mut depth, mut quoted, mut escaped) = (0_usize, false, false);
+    let line = |out: &mut Vec<u8>, depth: usize| {
+        out.push(b'\n');
+        out.resize(out.len() + 2 * depth, b' ');
+    };
+    for (position, byte) in json.iter().enumerate() {
+        if quoted {
+            out.push(*byte);
+            quoted = escaped || *byte != b'"';
+            escaped = !escaped && *byte == b'\\';
+            continue;
+        }
+        let next = json.get(position + 1);
+        let before = position.checked_sub(1).and_then(|before| json.get(before));
+        match byte {
+            b'{' | b'[' => {
+                out.push(*byte);
+                depth += 1;
+                if !matches!(next, Some(b'}' | b']')) {
+                    line(&mut out, depth);
+                }
+            }
+            b'}' | b']' => {
+                depth = depth.saturating_sub(1);
+                if !matches!(before, Some(b'{' | b'[')) {
+                    line(&mut out, depth);
+                }
+                out.push(*byte);
+            }
+            b',' => {
+                out.push(b',');
+                line(&mut out, depth);
+            }
+            b':' => out.extend_from_slice(b": "),
+            b'"' => {
+                quoted = true;
+                out.push(b'"');
+            }
+            byte => out.push(*byte),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+    use std::io::Read as _;
+
+    fn answer(text: String) -> Response<Body> {
+        let mut response = Response::new(body(text));
+        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        response
+    }
+
+    #[tokio::test]
+    async fn only_large_answers_are_compressed_and_come_back_whole() {
+        let wishes = Wishes { gzip: true, pretty: false };
+        let small = finish(answer("[]".to_owned()), wishes).await;
+        assert!(!small.headers().contains_key(header::CONTENT_ENCODING));
+        let text: String = (0..60_000).map(|number| number.to_string()).collect();
+        let large = finish(answer(text.clone()), wishes).await;
+        assert_eq!(large.headers()[header::CONTENT_ENCODING], "gzip");
+        let bytes = large.into_body().collect().await.unwrap().to_bytes();
+        assert!(bytes.len() < text.len());
+        let mut back = String::new();
+        flate2::read::GzDecoder::new(&bytes[..]).read_to_string(&mut back).unwrap();
+        assert_eq!(back, text);
+    }
+
+    #[test]
+    fn spread_json_says_the_same() {
+        let value = json!({"a": [], "b": {}, "c": [1, {"d": "x{,:\"\\"}], "e": "y"});
+        let spread = String::from_utf8(spread(value.to_string().as_bytes())).unwrap();
+        assert_eq!(serde_json::from_str::<Value>(&spread).unwrap(), value);
+        assert_eq!(spread, serde_json::to_string_pretty(&value).unwrap());
+    }
+
+    #[test]
+    fn wishes_are_read_as_upstream_does() {
+        let of = |name, value: &'static str, query: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(name, HeaderValue::from_static(value));
+            Wishes::of(&headers, &Query::parse(query).unwrap())
+        };
+        assert!(of(header::ACCEPT_ENCODING, "deflate, gzip;q=1.0", "").gzip);
+        assert!(!of(header::ACCEPT_ENCODING, "gzip;q=0", "").gzip);
+        assert!(of(header::USER_AGENT, "curl/8.0", "").pretty);
+        assert!(!of(header::USER_AGENT, "curl/8.0", "pretty=false").pretty);
+        assert!(of(header::USER_AGENT, "kubectl", "pretty=true").pretty);
+    }
+}

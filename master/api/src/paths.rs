@@ -1,0 +1,171 @@
+//! Paths that are no resources: health, figures, the version, discovery, OpenAPI.
+
+use crate::accept::Accept;
+use crate::discovery;
+use crate::error::ApiError;
+use crate::metrics::Text;
+use crate::path::{Query, not_allowed};
+use crate::server::{ApiServer, Body, text};
+use crate::verbs::{json_bytes, no_resource, value_answer};
+use http::request::Parts;
+use http::{HeaderValue, Method, Response, StatusCode, header};
+use master_store::ListQuery;
+use serde_json::json;
+use std::collections::BTreeMap;
+
+/// The paths that are told at `/`, beside those of discovery.
+const TOLD: &[&str] = &[
+    "/healthz",
+    "/livez",
+    "/livez/ping",
+    "/livez/store",
+    "/metrics",
+    "/openapi/v2",
+    "/openapi/v3",
+    "/readyz",
+    "/readyz/namespaces",
+    "/readyz/ping",
+    "/readyz/shutdown",
+    "/readyz/store",
+    "/version",
+];
+
+/// Under which name a path is counted: one of a few, whatever is asked.
+pub(crate) fn counted(path: &str) -> &'static str {
+    let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
+    match first {
+        "healthz" => "/healthz",
+        "livez" => "/livez",
+        "readyz" => "/readyz",
+        "metrics" => "/metrics",
+        "version" => "/version",
+        "openapi" => "/openapi",
+        "api" => "/api",
+        "apis" => "/apis",
+        _ => "",
+    }
+}
+
+impl ApiServer {
+    /// Answers a path that is no resource; the caller may read it.
+    pub(crate) async fn other(&self, parts: &Parts, query: &Query) -> Result<Response<Body>, ApiError> {
+        if !matches!(parts.method, Method::GET | Method::HEAD) {
+            return Err(not_allowed());
+        }
+        let path = parts.uri.path();
+        let trimmed = path.trim_end_matches('/');
+        let first = trimmed.trim_start_matches('/').split('/').next().unwrap_or_default();
+        match first {
+            "" => value_answer(StatusCode::OK, &self.index(), Accept::JSON),
+            "healthz" | "livez" | "readyz" => self.health(trimmed, query).await,
+            "metrics" if trimmed == "/metrics" => self.figures().await,
+            "version" if trimmed == "/version" => value_answer(StatusCode::OK, &discovery::version(), Accept::JSON),
+            "openapi" => self.inner.documents.answer(&self.inner.registry, trimmed, parts, query),
+            "api" | "apis" => self.discover(parts, trimmed),
+            _ => Err(no_resource()),
+        }
+    }
+
+    /// What there is, as `/` tells it.
+    fn index(&self) -> serde_json::Value {
+        let mut paths: Vec<String> = TOLD.iter().map(|path| (*path).to_owned()).collect();
+        paths.extend(["/api".to_owned(), "/apis".to_owned()]);
+        for (group, versions) in self.inner.registry.groups() {
+            if group.is_empty() {
+                paths.extend(versions.iter().map(|version| format!("/api/{version}")));
+            } else {
+                paths.push(format!("/apis/{group}"));
+                paths.extend(versions.iter().map(|version| format!("/apis/{group}/{version}")));
+            }
+        }
+        paths.sort();
+        json!({ "paths": paths })
+    }
+
+    async fn figures(&self) -> Result<Response<Body>, ApiError> {
+        let mut written = Text::default();
+        self.inner.metrics.write(&mut written);
+        let name = "apiserver_current_inflight_requests";
+        written.family(name, "gauge", "Requests that are worked on, watches and tunnels aside.");
+        for (kind, running) in self.running() {
+            written.sample(name, &format!("request_kind=\"{kind}\""), running as u64);
+        }
+        let info = discovery::version();
+        let version = info["gitVersion"].as_str().unwrap_or_default();
+        let labels = format!("git_version=\"{version}\",major=\"1\",minor=\"36\"");
+        written.family("kubernetes_build_info", "gauge", "The version that is spoken.");
+        written.sample("kubernetes_build_info", &labels, 1_u64);
+        self.objects(&mut written).await;
+        let revision = self.inner.store.revision().await.unwrap_or_default();
+        written.single("pratique_store_revision", "gauge", "The store's newest revision.", revision);
+        let mut response = text(StatusCode::OK, written.finish());
+        let form = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+        response.headers_mut().insert(header::CONTENT_TYPE, form);
+        Ok(response)
+    }
+
+    /// How many objects of each kind there are; versions of one kind are counted once.
+    async fn objects(&self, written: &mut Text) {
+        let mut tables = BTreeMap::new();
+        for kind in self.inner.registry.kinds().iter().filter(|kind| kind.review.is_none()) {
+            tables.entry(kind.table.clone()).or_insert_with(|| (kind.group.clone(), kind.plural.clone()));
+        }
+        let mut counts = Vec::new();
+        for (table, names) in tables {
+            let query = ListQuery { prefix: format!("{table}/"), limit: 1, ..ListQuery::default() };
+            if let Ok(listing) = self.inner.store.list(query).await {
+                counts.push((names, (listing.entries.len() + listing.remaining) as u64));
+            }
+        }
+        written.family("apiserver_resource_objects", "gauge", "Objects stored, by resource.");
+        for ((group, plural), count) in &counts {
+            let labels = format!("group=\"{group}\",resource=\"{plural}\"");
+            written.sample("apiserver_resource_objects", &labels, *count);
+        }
+        written.family("apiserver_storage_objects", "gauge", "Objects stored, by resource and group.");
+        for ((group, plural), count) in &counts {
+            let name = if group.is_empty() { plural.clone() } else { format!("{plural}.{group}") };
+            written.sample("apiserver_storage_objects", &format!("resource=\"{name}\""), *count);
+        }
+    }
+
+    fn discover(&self, parts: &Parts, path: &str) -> Result<Response<Body>, ApiError> {
+        let aggregated = Accept::discovery(&parts.headers).filter(|_| matches!(path, "/api" | "/apis"));
+        let value = discovery::answer(&self.inner.registry, path, aggregated)?;
+        let Some(version) = aggregated else {
+            let accept = Accept::parse(&parts.headers)?.plain();
+            let mut response = value_answer(StatusCode::OK, &value, accept)?;
+            response.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));
+            return Ok(response);
+        };
+        let bytes = value.to_string().into_bytes();
+        let tag = format!("\"{}\"", hex::encode_upper(ring::digest::digest(&ring::digest::SHA512, &bytes)));
+        let mut response = if matches_tag(parts, &tag) {
+            let mut unchanged = Response::new(crate::server::body(""));
+            *unchanged.status_mut() = StatusCode::NOT_MODIFIED;
+            unchanged
+        } else {
+            json_bytes(StatusCode::OK, bytes)
+        };
+        let kind = match version {
+            "v2" => "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
+            _ => "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList",
+        };
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+        headers.insert(header::VARY, HeaderValue::from_static("Accept"));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("public"));
+        if let Ok(tag) = HeaderValue::from_str(&tag) {
+            headers.insert(header::ETAG, tag);
+        }
+        Ok(response)
+    }
+}
+
+/// Whether the client has what the tag names.
+pub(crate) fn matches_tag(parts: &Parts, tag: &str) -> bool {
+    let known = parts.headers.get(header::IF_NONE_MATCH).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    known.split(',').any(|known| {
+        matches!(known.trim().trim_start_matches("W/"), "*") || known.trim().trim_start_matches("W/") == tag
+    })
+}

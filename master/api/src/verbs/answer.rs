@@ -1,0 +1,94 @@
+//! Answers: objects in the form that the client takes.
+
+use super::Call;
+use crate::accept::{Accept, Form};
+use crate::error::{ApiError, Reason};
+use crate::object;
+use crate::server::Body;
+use crate::table::{self, Include, Style};
+use crate::validate::Fields;
+use http::{HeaderValue, Response, StatusCode, header};
+use master_store::Entry;
+use serde_json::{Value, json};
+
+impl Call {
+    /// What form the client takes.
+    pub(super) fn accept(&self) -> Result<Accept, ApiError> {
+        Accept::parse(&self.headers)
+    }
+
+    /// An answer with one stored object.
+    pub(super) fn object_answer(&self, status: StatusCode, entry: &Entry) -> Result<Response<Body>, ApiError> {
+        let accept = self.accept()?;
+        if accept.form == Form::Object && !accept.yaml {
+            let (mut bytes, kept) = object::parts(&self.kind, entry)?;
+            bytes.reserve_exact(kept.len() + 1);
+            bytes.extend_from_slice(&kept);
+            bytes.push(b'\n');
+            return Ok(json_bytes(status, bytes));
+        }
+        self.shaped(status, object::decode(&self.kind, entry)?, accept)
+    }
+
+    /// An answer with an object that is not stored (dry run).
+    pub(super) fn fields_answer(&self, status: StatusCode, mut fields: Fields) -> Result<Response<Body>, ApiError> {
+        fields.insert("kind".to_owned(), self.kind.kind.as_str().into());
+        fields.insert("apiVersion".to_owned(), self.kind.api_version().into());
+        self.shaped(status, fields, self.accept()?)
+    }
+
+    fn shaped(&self, status: StatusCode, fields: Fields, accept: Accept) -> Result<Response<Body>, ApiError> {
+        let value = match accept.form {
+            Form::Object => Value::Object(fields),
+            Form::Partial(version) => table::partial(&fields, version),
+            Form::PartialList(_) => {
+                let text = format!(
+                    "you requested PartialObjectMetadataList, but the requested object is not a list ({})",
+                    self.kind.kind
+                );
+                return Err(ApiError::new(Reason::NotAcceptable, text));
+            }
+            Form::Table(version) => {
+                let metadata = json!({"resourceVersion": object::meta_text(&fields, "resourceVersion")});
+                let style = Style { version, include: Include::of(&self.query)?, headings: true };
+                table::table(&self.kind, style, [Ok(fields)], &metadata)?
+            }
+        };
+        value_answer(status, &value, accept)
+    }
+}
+
+/// An answer with a value, in JSON or YAML.
+pub(crate) fn value_answer(status: StatusCode, value: &Value, accept: Accept) -> Result<Response<Body>, ApiError> {
+    if !accept.yaml {
+        let mut bytes = value.to_string().into_bytes();
+        bytes.push(b'\n');
+        return Ok(json_bytes(status, bytes));
+    }
+    let text = serde_yaml_ng::to_string(value).map_err(|error| {
+        ApiError::new(Reason::InternalError, format!("the answer cannot be written as YAML: {error}"))
+    })?;
+    let mut response = json_bytes(status, text.into_bytes());
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/yaml"));
+    Ok(response)
+}
+
+/// An answer with JSON bytes.
+pub(crate) fn json_bytes(status: StatusCode, bytes: impl Into<bytes::Bytes>) -> Response<Body> {
+    let mut response = Response::new(crate::server::body(bytes));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+    response
+}
+
+/// A success that is no object; `about` is what it tells in `details`.
+pub(super) fn success(status: StatusCode, about: Option<Value>, accept: Accept) -> Result<Response<Body>, ApiError> {
+    let mut value = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"});
+    match about {
+        Some(about) => value["details"] = about,
+        None => value["code"] = status.as_u16().into(),
+    }
+    value_answer(status, &value, accept.plain())
+}

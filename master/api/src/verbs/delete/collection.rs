@@ -1,0 +1,68 @@
+//! Delete collection: many objects in few transactions.
+
+use super::plan::{Step, plan};
+use super::{Options, preconditions, remove};
+use crate::admit;
+use crate::error::ApiError;
+use crate::object;
+use crate::server::Body;
+use crate::verbs::{Call, read, store_error};
+use http::Response;
+use jiff::Timestamp;
+use master_store::{Entry, Op, StoreError};
+
+/// Objects of one transaction.
+const BATCH: usize = 256;
+
+/// Deletes every object that the selectors choose.
+pub(in crate::verbs) async fn collection(call: &Call, content: Body) -> Result<Response<Body>, ApiError> {
+    call.accept()?;
+    let options = Options::read(call, content).await?;
+    let page = call.page(&call.selector()?).await?;
+    for batch in page.entries.chunks(BATCH) {
+        delete_batch(call, batch, &options).await?;
+        // Thousands of objects are decoded here: others get their turn between.
+        tokio::task::yield_now().await;
+    }
+    read::answer(call, &page)
+}
+
+/// Deletes a batch in one transaction; where another writer was faster or admission adds writes, one by one.
+async fn delete_batch(call: &Call, entries: &[Entry], options: &Options) -> Result<(), ApiError> {
+    let (mut ops, mut alone) = (Vec::with_capacity(entries.len()), Vec::new());
+    for entry in entries {
+        let fields = object::decode(&call.kind, entry)?;
+        preconditions(call, entry, &fields, options)?;
+        let admitted = admit::delete(call, &fields).await?;
+        if !admitted.ops.is_empty() {
+            alone.push(entry);
+            continue;
+        }
+        match plan(&call.kind, &fields, options, Timestamp::now()) {
+            Step::Pending => {}
+            Step::Delete(_) => ops.push(Op::delete(&entry.key, entry.modified)),
+            Step::Update(going) => {
+                let bytes = object::encode(&call.kind, going)?;
+                if bytes != entry.value {
+                    ops.push(Op::update(&entry.key, entry.modified, bytes));
+                }
+            }
+        }
+    }
+    if options.dry_run || (ops.is_empty() && alone.is_empty()) {
+        return Ok(());
+    }
+    match call.api.inner.store.commit(ops).await {
+        Ok(_) => {}
+        Err(StoreError::Conflict { .. }) => alone = entries.iter().collect(),
+        Err(error) => return Err(store_error(error)),
+    }
+    for entry in alone {
+        match remove(call, &entry.key, options, &mut Vec::new()).await {
+            Ok(_) => {}
+            Err(error) if error.is_not_found() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

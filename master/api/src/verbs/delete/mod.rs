@@ -1,0 +1,136 @@
+//! Delete and delete collection.
+
+mod collection;
+mod options;
+mod plan;
+
+pub(super) use collection::collection;
+pub(super) use options::Options;
+
+use super::answer::success;
+use super::create::warned;
+use super::{Call, store_error};
+use crate::admit;
+use crate::error::ApiError;
+use crate::object::{self, meta_text};
+use crate::registry::Dependents;
+use crate::server::Body;
+use crate::validate::Fields;
+use http::{Response, StatusCode};
+use jiff::Timestamp;
+use master_store::{Entry, Op, StoreError};
+use plan::Step;
+use serde_json::json;
+
+/// Tries against other writers.
+const TRIES: usize = 16;
+
+/// What became of an object.
+pub(super) enum Deleted {
+    /// It is gone; its last state.
+    Gone(Fields),
+    /// It waits for finalizers or its kubelet.
+    Going(Entry),
+}
+
+/// Deletes an object.
+pub(super) async fn delete(call: &Call, content: Body) -> Result<Response<Body>, ApiError> {
+    let accept = call.accept()?;
+    let options = Options::read(call, content).await?;
+    let mut warnings = Vec::new();
+    if call.kind.kind == "Job" && defaults_to_orphan(call, &options) {
+        warnings.push(
+            "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove \
+             them or set propagationPolicy=Orphan to suppress this warning"
+                .to_owned(),
+        );
+    }
+    let response = match remove(call, &call.key(), &options, &mut warnings).await? {
+        // Waiting for dependents was asked for by the older option: that alone says 202.
+        Deleted::Going(entry) if options.orphan == Some(false) => call.object_answer(StatusCode::ACCEPTED, &entry)?,
+        Deleted::Going(entry) => call.object_answer(StatusCode::OK, &entry)?,
+        Deleted::Gone(fields) if call.kind.strategy.returns_deleted => call.fields_answer(StatusCode::OK, fields)?,
+        Deleted::Gone(fields) => {
+            let mut details =
+                json!({"name": call.target.name, "kind": call.kind.plural, "uid": meta_text(&fields, "uid")});
+            if !call.kind.group.is_empty() {
+                details["group"] = call.kind.group.clone().into();
+            }
+            success(StatusCode::OK, Some(details), accept)?
+        }
+    };
+    Ok(warned(response, &warnings))
+}
+
+fn defaults_to_orphan(call: &Call, options: &Options) -> bool {
+    call.kind.strategy.dependents == Dependents::Orphaned && options.policy.is_none() && options.orphan.is_none()
+}
+
+/// Deletes one object, or starts its deletion.
+pub(super) async fn remove(
+    call: &Call,
+    key: &str,
+    options: &Options,
+    warnings: &mut Vec<String>,
+) -> Result<Deleted, ApiError> {
+    for _ in 0..TRIES {
+        let fetched = call.api.inner.store.get(key).await.map_err(store_error)?;
+        let entry = fetched.entry.ok_or_else(|| call.not_found())?;
+        let fields = object::decode(&call.kind, &entry)?;
+        preconditions(call, &entry, &fields, options)?;
+        let admitted = admit::delete(call, &fields).await?;
+        warnings.extend(admitted.warnings);
+        let (op, outcome) = match plan::plan(&call.kind, &fields, options, Timestamp::now()) {
+            Step::Pending => return Ok(Deleted::Going(entry)),
+            Step::Delete(last) => (Op::delete(key, entry.modified), Deleted::Gone(last)),
+            Step::Update(going) => {
+                let bytes = object::encode(&call.kind, going)?;
+                if bytes == entry.value {
+                    return Ok(Deleted::Going(entry));
+                }
+                (Op::update(key, entry.modified, bytes.clone()), Deleted::Going(Entry { value: bytes, ..entry }))
+            }
+        };
+        if options.dry_run {
+            return Ok(outcome);
+        }
+        let mut ops = vec![op];
+        ops.extend(admitted.ops);
+        match call.api.inner.store.commit(ops).await {
+            Ok(done) => return Ok(at(outcome, done.revision)),
+            Err(StoreError::Conflict { .. }) => warnings.clear(),
+            Err(error) => return Err(store_error(error)),
+        }
+    }
+    Err(call.conflict("the object changes faster than it can be deleted, try again"))
+}
+
+/// The outcome, as of the revision at which it was written.
+fn at(outcome: Deleted, revision: u64) -> Deleted {
+    match outcome {
+        Deleted::Going(entry) => Deleted::Going(Entry { modified: revision, ..entry }),
+        Deleted::Gone(mut fields) => {
+            let metadata = object::metadata_mut(&mut fields);
+            metadata.insert("resourceVersion".to_owned(), revision.to_string().into());
+            Deleted::Gone(fields)
+        }
+    }
+}
+
+fn preconditions(call: &Call, entry: &Entry, fields: &Fields, options: &Options) -> Result<(), ApiError> {
+    let own = meta_text(fields, "uid");
+    if let Some(uid) = options.uid.as_deref().filter(|uid| *uid != own) {
+        return Err(call.conflict(&format!(
+            "the UID in the precondition ({uid}) does not match the UID in record ({own}). The object might have been \
+             deleted and then recreated"
+        )));
+    }
+    if let Some(version) = options.version.as_deref().filter(|version| *version != entry.modified.to_string()) {
+        return Err(call.conflict(&format!(
+            "the ResourceVersion in the precondition ({version}) does not match the ResourceVersion in record ({}). \
+             The object might have been modified",
+            entry.modified
+        )));
+    }
+    Ok(())
+}

@@ -1,0 +1,66 @@
+//! What the query of a write may say: all faults at once, under the name of the verb's options.
+
+use super::Call;
+use super::page::META;
+use crate::error::ApiError;
+use crate::path::Verb;
+use crate::validate::{At, Faults};
+use serde_json::Value;
+
+/// Bytes of a field manager's name (upstream: `FieldManagerMaxLength`).
+const MANAGER: usize = 128;
+/// The patch that is server-side apply.
+const APPLY: [&str; 2] = ["application/apply-patch+yaml", "application/apply-patch+cbor"];
+
+impl Call {
+    /// Refuses a write whose options are none.
+    pub(super) fn check_write_options(&self) -> Result<(), ApiError> {
+        let kind = match self.target.verb {
+            Verb::Create => "CreateOptions",
+            Verb::Update => "UpdateOptions",
+            Verb::Patch => "PatchOptions",
+            Verb::Get | Verb::List | Verb::Watch | Verb::Delete | Verb::DeleteCollection => return Ok(()),
+        };
+        let mut faults = Faults::default();
+        if self.target.verb == Verb::Patch {
+            let apply = APPLY.contains(&self.content_type());
+            if apply && self.query.get("fieldManager").is_empty() {
+                faults.required(&At::root("fieldManager"), "is required for apply patch");
+            }
+            if !apply && self.query.has("force") {
+                faults.forbidden(&At::root("force"), "may not be specified for non-apply patch");
+            }
+        }
+        manager(self.query.get("fieldManager"), &mut faults);
+        for asked in self.query.all("dryRun").filter(|asked| !asked.is_empty()) {
+            faults.one_of(&At::root("dryRun"), &Value::from(asked), &["All"]);
+        }
+        let validation = Value::from(self.query.get("fieldValidation"));
+        faults.one_of(&At::root("fieldValidation"), &validation, &["", "Ignore", "Strict", "Warn"]);
+        faults.into_error(META, kind, "")
+    }
+
+    /// Whether nothing is to be written.
+    pub(super) fn dry_run(&self) -> Result<bool, ApiError> {
+        let mut faults = Faults::default();
+        let mut dry = false;
+        for asked in self.query.all("dryRun").filter(|asked| !asked.is_empty()) {
+            faults.one_of(&At::root("dryRun"), &Value::from(asked), &["All"]);
+            dry = true;
+        }
+        faults.into_error(META, "DeleteOptions", "")?;
+        Ok(dry)
+    }
+}
+
+fn manager(name: &str, faults: &mut Faults) {
+    let at = At::root("fieldManager");
+    if name.len() > MANAGER {
+        faults.too_long(&at, MANAGER);
+    }
+    for (position, c) in name.char_indices().filter(|(_, c)| c.is_control()) {
+        let code = u32::from(c);
+        let detail = format!("invalid character U+{code:04X} (at position {position})");
+        faults.invalid(&at, &Value::from(name), detail);
+    }
+}

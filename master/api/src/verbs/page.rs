@@ -1,0 +1,226 @@
+//! Pages of lists: which revision is meant, where a page begins, and where the next one does.
+
+use super::read::{matches, reached, revision};
+use super::{Call, store_error};
+use crate::error::{ApiError, Reason};
+use crate::selector::Selector;
+use crate::validate::{At, Faults};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use master_store::{Entry, ListQuery, Revision, StoreError};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+/// Group of the options' kinds.
+pub(super) const META: &str = "meta.k8s.io";
+/// The only version of tokens.
+const TOKEN: &str = "meta.k8s.io/v1";
+/// The list's own history is gone.
+const EXPIRED: &str = "The resourceVersion for the provided list is too old.";
+/// The history behind a token is gone, but the list can go on with what there is now.
+const INCONSISTENT: &str = "The provided continue parameter is too old to display a consistent list result. You can \
+    start a new list without the continue parameter, or use the continue token in this response to retrieve the \
+    remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were \
+    created, modified, or deleted between the time the first chunk was returned and now may show up in the list.";
+
+/// Where the next page starts. Opaque to clients, in upstream's form.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Continue {
+    v: String,
+    /// -1: whatever is newest.
+    rv: i64,
+    start: String,
+}
+
+impl Continue {
+    fn new(revision: Option<Revision>, after: &str) -> Self {
+        let rv = revision.and_then(|revision| i64::try_from(revision).ok()).unwrap_or(-1);
+        Self { v: TOKEN.to_owned(), rv, start: format!("{after}\0") }
+    }
+
+    fn parse(token: &str) -> Result<Self, ApiError> {
+        let bad = |why: &str| ApiError::new(Reason::BadRequest, format!("invalid continue token: {why}"));
+        let bytes = URL_SAFE_NO_PAD.decode(token).ok();
+        let read: Option<Self> = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        let read = read.ok_or_else(|| bad("continue key is not valid"))?;
+        if read.v != TOKEN {
+            return Err(bad("continue key is not valid: server does not recognize this encoded version"));
+        }
+        if read.rv == 0 || read.rv < -1 {
+            return Err(bad("continue key is not valid: incorrect encoded start resourceVersion"));
+        }
+        if read.start.is_empty() || read.start.contains("..") {
+            return Err(bad("continue key is not valid: encoded start key empty or not clean"));
+        }
+        Ok(read)
+    }
+
+    fn after(&self) -> &str {
+        self.start.trim_end_matches('\0')
+    }
+
+    fn text(&self) -> String {
+        URL_SAFE_NO_PAD.encode(serde_json::to_vec(self).unwrap_or_default())
+    }
+}
+
+/// A page of a list.
+#[derive(Debug)]
+pub(super) struct Page {
+    pub(super) revision: Revision,
+    pub(super) entries: Vec<Entry>,
+    /// Token of the next page; empty at the end.
+    next: String,
+    remaining: Option<usize>,
+}
+
+impl Page {
+    /// The list's metadata.
+    pub(super) fn metadata(&self) -> Value {
+        let mut metadata = json!({"resourceVersion": self.revision.to_string()});
+        if !self.next.is_empty() {
+            metadata["continue"] = self.next.clone().into();
+        }
+        if let Some(remaining) = self.remaining {
+            metadata["remainingItemCount"] = remaining.into();
+        }
+        metadata
+    }
+}
+
+/// Where a list begins.
+struct Start {
+    revision: Option<Revision>,
+    after: Option<String>,
+}
+
+impl Call {
+    /// Refuses options that no list can have, all faults at once.
+    fn check_list_options(&self) -> Result<(), ApiError> {
+        let mut faults = Faults::default();
+        let at = At::root("resourceVersionMatch");
+        let (wanted, version) = (self.query.get("resourceVersionMatch"), self.query.get("resourceVersion"));
+        if !wanted.is_empty() {
+            if version.is_empty() {
+                faults.forbidden(&at, "resourceVersionMatch is forbidden unless resourceVersion is provided");
+            }
+            if !self.query.get("continue").is_empty() {
+                faults.forbidden(&at, "resourceVersionMatch is forbidden when continue is provided");
+            }
+            faults.one_of(&at, &Value::from(wanted), &["Exact", "NotOlderThan", ""]);
+            if wanted == "Exact" && version == "0" {
+                faults.forbidden(&at, "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"");
+            }
+        }
+        if self.query.has("sendInitialEvents") {
+            faults.forbidden(&At::root("sendInitialEvents"), "sendInitialEvents is forbidden for list");
+        }
+        faults.into_error(META, "ListOptions", "")
+    }
+
+    /// As of which revision a list is asked for, and from where.
+    async fn start(&self, limited: bool) -> Result<Start, ApiError> {
+        self.check_list_options()?;
+        let asked = revision(self.query.get("resourceVersion"))?;
+        let token = self.query.get("continue");
+        if !token.is_empty() {
+            if asked.is_some() {
+                let text = "specifying resource version is not allowed when using continue";
+                return Err(ApiError::new(Reason::BadRequest, text));
+            }
+            let token = Continue::parse(token)?;
+            let after = self.kind.prefix(&self.target.namespace) + token.after();
+            return Ok(Start { revision: Revision::try_from(token.rv).ok(), after: Some(after) });
+        }
+        let exact = match self.query.get("resourceVersionMatch") {
+            "Exact" => true,
+            // A limited list of a revision is exact, as it always was.
+            "" => limited,
+            _ => false,
+        };
+        if let Some(asked) = asked {
+            reached(self, asked).await?;
+        }
+        Ok(Start { revision: asked.filter(|_| exact), after: None })
+    }
+
+    /// A page of what the query selects.
+    pub(super) async fn page(&self, selector: &Selector) -> Result<Page, ApiError> {
+        let limit = self.query.number("limit")?.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(0);
+        let start = self.start(limit > 0).await?;
+        let base = self.kind.prefix(&self.target.namespace);
+        // With selectors, how many must be looked at for a page is not known beforehand.
+        let asked = if selector.is_empty() { limit } else { 0 };
+        let query = ListQuery {
+            prefix: self.scope(selector),
+            revision: start.revision,
+            after: start.after.clone(),
+            limit: asked,
+        };
+        let listing =
+            self.api.inner.store.list(query).await.map_err(|error| expired(error, start.after.as_deref(), &base))?;
+        let mut entries = listing.entries;
+        let mut more = listing.remaining > 0;
+        if !selector.is_empty() {
+            (entries, more) = select(entries, selector, limit)?;
+        }
+        let mut next = String::new();
+        if more && let Some(last) = entries.last() {
+            let after = last.key.strip_prefix(&base).unwrap_or_default();
+            next = Continue::new(Some(listing.revision), after).text();
+        }
+        let remaining = (more && selector.is_empty()).then_some(listing.remaining);
+        Ok(Page { revision: listing.revision, entries, next, remaining })
+    }
+}
+
+/// What a list is told whose history is gone: where it was a continuation, how it can go on.
+fn expired(error: StoreError, after: Option<&str>, base: &str) -> ApiError {
+    if !matches!(error, StoreError::Compacted { .. }) {
+        return store_error(error);
+    }
+    let Some(after) = after.and_then(|after| after.strip_prefix(base)) else {
+        return ApiError::new(Reason::Expired, EXPIRED);
+    };
+    let mut error = ApiError::new(Reason::Expired, INCONSISTENT);
+    error.details.continue_token = Continue::new(None, after).text();
+    error
+}
+
+/// Entries that are selected, at most `limit` (0: all), and whether more would be.
+fn select(entries: Vec<Entry>, selector: &Selector, limit: usize) -> Result<(Vec<Entry>, bool), ApiError> {
+    let mut kept = Vec::new();
+    for entry in entries {
+        if matches(&entry, selector)? {
+            if limit > 0 && kept.len() == limit {
+                return Ok((kept, true));
+            }
+            kept.push(entry);
+        }
+    }
+    Ok((kept, false))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_says_where_to_go_on_and_nothing_else_is_one() {
+        let token = Continue::new(Some(7), "default/a");
+        let read = Continue::parse(&token.text()).unwrap();
+        assert_eq!((read.rv, read.after()), (7, "default/a"));
+        assert_eq!(Continue::parse(&Continue::new(None, "a").text()).unwrap().rv, -1);
+        let encoded = |text: &str| URL_SAFE_NO_PAD.encode(text);
+        for bad in [
+            "x".to_owned(),
+            encoded("{}"),
+            encoded(r#"{"v":"v9","rv":1,"start":"a"}"#),
+            encoded(r#"{"v":"meta.k8s.io/v1","rv":0,"start":"a"}"#),
+            encoded(r#"{"v":"meta.k8s.io/v1","rv":1,"start":""}"#),
+            encoded(r#"{"v":"meta.k8s.io/v1","rv":1,"start":"../../x"}"#),
+        ] {
+            assert_eq!(Continue::parse(&bad).unwrap_err().code, 400, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! The store's folder: names, the lock, durable renames, room on the disk.
+
+use crate::error::StoreError;
+use crate::model::Revision;
+use std::fs::{File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What the names of unfinished files end with; they are removed at the next start.
+pub(super) const UNFINISHED: &str = ".unfinished";
+const LOCK: &str = "lock";
+/// What versions before the log wrote.
+const OLD_ENGINE: &str = "store.redb";
+
+/// Bytes that a file system has left for us, asked when room is made for a log.
+pub type FreeSpace = fn(&Path) -> io::Result<u64>;
+
+/// What the file system says.
+pub(super) fn free_space(path: &Path) -> io::Result<u64> {
+    let said = nix::sys::statvfs::statvfs(path).map_err(io::Error::from)?;
+    Ok(said.blocks_available().saturating_mul(said.fragment_size()))
+}
+
+/// A folder that this process alone writes to.
+#[derive(Debug)]
+pub(super) struct Folder {
+    path: PathBuf,
+    made: AtomicU64,
+    _lock: File,
+}
+
+/// Files of the folder by what they are, each with the revision in its name, in order.
+#[derive(Debug, Default)]
+pub(super) struct Files {
+    pub(super) states: Vec<(Revision, PathBuf)>,
+    pub(super) logs: Vec<(Revision, PathBuf)>,
+}
+
+impl Folder {
+    /// Makes the folder where it does not exist, and locks it.
+    pub(super) fn open(path: &Path) -> Result<Self, StoreError> {
+        std::fs::create_dir_all(path).map_err(StoreError::Folder)?;
+        let lock = File::create(path.join(LOCK)).map_err(StoreError::Folder)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(StoreError::Locked(path.to_owned())),
+            Err(TryLockError::Error(error)) => return Err(StoreError::Folder(error)),
+        }
+        if path.join(OLD_ENGINE).exists() {
+            let what =
+                format!("{OLD_ENGINE} was written by another engine of an earlier version; give an empty folder");
+            return Err(StoreError::Corrupt(what));
+        }
+        Ok(Self { path: path.to_owned(), made: AtomicU64::new(0), _lock: lock })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn log(&self, base: Revision) -> PathBuf {
+        self.path.join(format!("log-{base:020}"))
+    }
+
+    pub(super) fn state(&self, head: Revision) -> PathBuf {
+        self.path.join(format!("state-{head:020}"))
+    }
+
+    /// A name that nobody else has, for a file that gets its final name when it is whole.
+    pub(super) fn unfinished(&self, name: &str) -> PathBuf {
+        let number = self.made.fetch_add(1, Ordering::Relaxed);
+        self.path.join(format!("{name}-{number}{UNFINISHED}"))
+    }
+
+    /// Removes what a process before this one left unfinished.
+    pub(super) fn sweep(&self) -> Result<(), StoreError> {
+        for entry in std::fs::read_dir(&self.path).map_err(StoreError::Folder)? {
+            let path = entry.map_err(StoreError::Folder)?.path();
+            if path.to_string_lossy().ends_with(UNFINISHED) {
+                std::fs::remove_file(&path).map_err(StoreError::file("remove", &path))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What is there.
+    pub(super) fn files(&self) -> Result<Files, StoreError> {
+        let mut files = Files::default();
+        for entry in std::fs::read_dir(&self.path).map_err(StoreError::Folder)? {
+            let path = entry.map_err(StoreError::Folder)?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let number = |prefix: &str| name.strip_prefix(prefix).and_then(|digits| digits.parse().ok());
+            if let Some(revision) = number("state-") {
+                files.states.push((revision, path));
+            } else if let Some(revision) = number("log-") {
+                files.logs.push((revision, path));
+            }
+        }
+        files.states.sort();
+        files.logs.sort();
+        Ok(files)
+    }
+
+    /// Gives a file its final name, durably.
+    pub(super) fn adopt(&self, from: &Path, to: &Path) -> io::Result<()> {
+        std::fs::rename(from, to)?;
+        self.sync()
+    }
+
+    pub(super) fn sync(&self) -> io::Result<()> {
+        File::open(&self.path)?.sync_all()
+    }
+}
+
+/// Whether a folder is missing or holds nothing.
+pub(super) fn is_empty(path: &Path) -> io::Result<bool> {
+    match std::fs::read_dir(path) {
+        Ok(mut entries) => Ok(entries.next().is_none()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+        Err(error) => Err(error),
+    }
+}

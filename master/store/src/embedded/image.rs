@@ -1,0 +1,245 @@
+//! Images: the whole state in one file, as frames of records. The engine's own state file and snapshots are both images.
+//!
+//! Frames: `id ‖ Start, Compact`; then tables, each followed by its entries as of its floor; then the events after
+//! the floors in the order of their revisions (none in a snapshot); then `End` with the counts. A file without its
+//! `End` is cut short, and a frame whose check fails was changed.
+
+use super::frame::{self, Broken, FileId, Frames};
+use super::record::{self, Purpose, Record, Records, VERSION};
+use crate::history::{Capture, HistoryLimits, Published};
+use crate::model::{Entry, Event, Revision};
+use bytes::Bytes;
+use std::io::{self, Read};
+use std::sync::Arc;
+
+/// Bytes after which a frame is closed.
+const FRAME: usize = 256 << 10;
+
+/// A fresh id for a file.
+pub(super) fn file_id() -> io::Result<FileId> {
+    let mut id = FileId::default();
+    getrandom::fill(&mut id).map_err(|error| io::Error::other(error.to_string()))?;
+    Ok(id)
+}
+
+/// Packs records into frames.
+#[derive(Debug)]
+pub(crate) struct Packer {
+    id: FileId,
+    offset: u64,
+    buffer: Vec<u8>,
+    entries: u64,
+    events: u64,
+}
+
+impl Packer {
+    /// A file for `purpose`, at `revision`, whose history starts after `floor`; `made` in seconds since 1970.
+    pub(crate) fn new(purpose: Purpose, revision: Revision, floor: Revision, made: u64) -> io::Result<Self> {
+        let id = file_id()?;
+        let mut packer = Self { id, offset: 0, buffer: Vec::new(), entries: 0, events: 0 };
+        frame::start(&mut packer.buffer);
+        packer.buffer.extend_from_slice(&id);
+        Record::Start { version: VERSION, purpose, revision, made }.write(&mut packer.buffer);
+        Record::Compact { revision: floor }.write(&mut packer.buffer);
+        Ok(packer)
+    }
+
+    fn close(&mut self) -> Vec<u8> {
+        frame::seal(&mut self.buffer, &self.id, self.offset);
+        self.offset += self.buffer.len() as u64;
+        let mut next = Vec::with_capacity(FRAME + 4096);
+        frame::start(&mut next);
+        std::mem::replace(&mut self.buffer, next)
+    }
+
+    /// Adds a record; a frame where one is full.
+    pub(crate) fn push(&mut self, record: &Record<'_>) -> Option<Vec<u8>> {
+        match record {
+            Record::Entry { .. } => self.entries += 1,
+            Record::Event { .. } => self.events += 1,
+            Record::Start { .. } | Record::Table { .. } | Record::Compact { .. } | Record::End { .. } => {}
+        }
+        record.write(&mut self.buffer);
+        (self.buffer.len() >= FRAME).then(|| self.close())
+    }
+
+    /// The last frame.
+    pub(crate) fn end(&mut self) -> Vec<u8> {
+        Record::End { entries: self.entries, events: self.events }.write(&mut self.buffer);
+        self.close()
+    }
+}
+
+/// Writes a captured state; tells how many bytes it has.
+pub(super) fn write_state(capture: &Capture, made: u64, to: &mut dyn io::Write) -> io::Result<u64> {
+    let mut packer = Packer::new(Purpose::State, capture.head, capture.floor, made)?;
+    let mut put = |frame: Option<Vec<u8>>| frame.map_or(Ok(()), |frame| to.write_all(&frame));
+    let mut events: Vec<&Arc<Event>> = Vec::new();
+    for table in &capture.tables {
+        put(packer.push(&Record::Table { name: &table.name, floor: table.floor }))?;
+        for entry in &table.entries_at_floor() {
+            put(packer.push(&Record::of_entry(entry)))?;
+        }
+        events.extend(&table.events);
+    }
+    events.sort_by_key(|event| event.revision);
+    for event in events {
+        put(packer.push(&Record::of_event(event)))?;
+    }
+    let last = packer.end();
+    put(Some(last))?;
+    Ok(packer.offset)
+}
+
+/// What an image says of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Summary {
+    pub(crate) purpose: Purpose,
+    pub(crate) revision: Revision,
+    pub(crate) made: u64,
+    pub(crate) entries: u64,
+    pub(crate) bytes: u64,
+}
+
+/// Why an image can't be read.
+#[derive(Debug)]
+pub(crate) enum Unreadable {
+    Io(io::Error),
+    Foreign,
+    Version(u32),
+    Truncated,
+    Changed(u64),
+    Records(u64),
+    Counts,
+    Trailing,
+}
+
+impl From<Broken> for Unreadable {
+    fn from(broken: Broken) -> Self {
+        match broken {
+            Broken::Io(error) => Self::Io(error),
+            Broken::Truncated => Self::Truncated,
+            Broken::Changed(offset) => Self::Changed(offset),
+        }
+    }
+}
+
+impl Unreadable {
+    /// In words, for a person.
+    pub(crate) fn text(&self) -> String {
+        match self {
+            Self::Io(error) => format!("it cannot be read: {error}"),
+            Self::Foreign => "it does not begin as a file of this store does".to_owned(),
+            Self::Version(version) => format!("it has format {version}, and this version reads format {VERSION}"),
+            Self::Truncated => "it is cut short: its end is missing".to_owned(),
+            Self::Changed(offset) => format!("its bytes were changed at or after offset {offset}: the checksum fails"),
+            Self::Records(offset) => format!("what it holds before offset {offset} is not what this version writes"),
+            Self::Counts => "its records are not as many as its end says".to_owned(),
+            Self::Trailing => "bytes follow its end".to_owned(),
+        }
+    }
+}
+
+/// What a reader of an image does with what it holds.
+pub(crate) trait Take {
+    fn begin(&mut self, revision: Revision, floor: Revision);
+    fn table(&mut self, name: &str, floor: Revision);
+    fn entry(&mut self, entry: Entry);
+    fn event(&mut self, revision: Revision, key: &str, value: Option<Bytes>);
+}
+
+/// Reads a whole image and verifies it.
+pub(crate) fn read(from: impl Read, take: &mut dyn Take) -> Result<Summary, Unreadable> {
+    let mut frames = Frames::new(from);
+    let (mut bytes, mut summary, mut counted, mut ended) = (0, None, (0u64, 0u64), None);
+    while ended.is_none() {
+        let first = summary.is_none();
+        let payload = match frames.next() {
+            Err(Broken::Changed(0)) => return Err(Unreadable::Foreign),
+            other => other?,
+        };
+        bytes += (payload.len() + frame::HEADER) as u64;
+        let mut records = Records::new(if first { payload.get(16..).unwrap_or_default() } else { payload });
+        while let Some(record) = records.next().map_err(|_unknown| Unreadable::Records(bytes))? {
+            match (record, summary) {
+                (Record::Start { version, .. }, None) if version != VERSION => {
+                    return Err(Unreadable::Version(version));
+                }
+                (Record::Start { purpose, revision, made, .. }, None) => {
+                    summary = Some(Summary { purpose, revision, made, entries: 0, bytes: 0 });
+                }
+                (Record::Compact { revision }, Some(start)) => take.begin(start.revision, revision),
+                (Record::Table { name, floor }, Some(_)) => take.table(name, floor),
+                (Record::Entry { key, created, modified, value }, Some(_)) => {
+                    counted.0 += 1;
+                    take.entry(record::own(key, created, modified, value));
+                }
+                (Record::Event { revision, key, value }, Some(_)) => {
+                    counted.1 += 1;
+                    take.event(revision, key, value.map(Bytes::copy_from_slice));
+                }
+                (Record::End { entries, events }, Some(_)) if ended.is_none() => ended = Some((entries, events)),
+                _ => return Err(Unreadable::Records(bytes)),
+            }
+        }
+    }
+    if ended != Some(counted) {
+        return Err(Unreadable::Counts);
+    }
+    if !frames.ended()? {
+        return Err(Unreadable::Trailing);
+    }
+    let summary = summary.ok_or(Unreadable::Foreign)?;
+    Ok(Summary { entries: counted.0, bytes, ..summary })
+}
+
+/// Builds the published state from an image.
+#[derive(Debug)]
+pub(super) struct Load {
+    pub(super) published: Published,
+    head: Revision,
+    table: Option<(String, Revision)>,
+    entries: Vec<Entry>,
+}
+
+impl Load {
+    pub(super) fn new(limits: HistoryLimits) -> Self {
+        Self { published: Published::new(1, limits), head: 1, table: None, entries: Vec::new() }
+    }
+
+    fn close_table(&mut self) {
+        if let Some((name, floor)) = self.table.take() {
+            self.published.install(&name, floor, std::mem::take(&mut self.entries));
+        }
+    }
+
+    /// The state, once all is read.
+    pub(super) fn finish(mut self) -> Published {
+        self.close_table();
+        // The last changes may have been of tables whose history is gone.
+        self.published.set_head(self.head);
+        self.published
+    }
+}
+
+impl Take for Load {
+    fn begin(&mut self, revision: Revision, floor: Revision) {
+        self.head = revision;
+        self.published.set_head(revision);
+        self.published.compact(floor);
+    }
+
+    fn table(&mut self, name: &str, floor: Revision) {
+        self.close_table();
+        self.table = Some((name.to_owned(), floor));
+    }
+
+    fn entry(&mut self, entry: Entry) {
+        self.entries.push(entry);
+    }
+
+    fn event(&mut self, revision: Revision, key: &str, value: Option<Bytes>) {
+        self.close_table();
+        self.published.replay(revision, key, value);
+    }
+}

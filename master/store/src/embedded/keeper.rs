@@ -1,0 +1,66 @@
+//! The keeper thread: what takes long and must not hold up writes. It makes the next log and writes state files.
+
+use super::folder::Folder;
+use super::image;
+use super::log::{Blank, Making};
+use super::queue::Queue;
+use super::writer::Job;
+use crate::error::StoreError;
+use crate::history::Capture;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// What the keeper is asked to do; it answers by a job in the writer's queue.
+#[derive(Debug)]
+pub(super) enum Task {
+    /// Make a log file of zeros.
+    Prepare(Arc<Folder>, Making),
+    /// Write the state, and remove the logs before it.
+    Save(Arc<Folder>, Box<Capture>),
+}
+
+/// Works until the other end of `tasks` is gone.
+pub(super) fn run(tasks: &mpsc::Receiver<Task>, answers: &Queue<Job>) {
+    for task in tasks {
+        match task {
+            Task::Prepare(folder, making) => {
+                answers.push_own(Job::Prepared(Blank::make(&folder, &making, making.bytes)));
+            }
+            Task::Save(folder, capture) => answers.push_own(Job::Saved(save(&folder, &capture))),
+        }
+    }
+}
+
+/// Seconds since 1970.
+pub(crate) fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+fn save(folder: &Folder, capture: &Capture) -> Result<u64, StoreError> {
+    let path = folder.unfinished("state");
+    let outcome = (|| {
+        let mut to = BufWriter::with_capacity(1 << 20, File::create(&path)?);
+        let bytes = image::write_state(capture, now(), &mut to)?;
+        to.flush()?;
+        to.get_ref().sync_all()?;
+        folder.adopt(&path, &folder.state(capture.head))?;
+        Ok(bytes)
+    })();
+    let bytes = match outcome {
+        Ok(bytes) => bytes,
+        Err(error) => {
+            std::fs::remove_file(&path).ok();
+            return Err(StoreError::file("write the state to", &path)(error));
+        }
+    };
+    // From here on the new state counts; what stays behind is removed at the next start.
+    let files = folder.files()?;
+    let states = files.states.iter().filter(|(head, _)| *head < capture.head);
+    for (_, path) in files.logs.iter().filter(|(base, _)| *base < capture.head).chain(states) {
+        std::fs::remove_file(path).map_err(StoreError::file("remove", path))?;
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,257 @@
+//! The log: every acknowledged change since the state file, in segments, one frame for each flush.
+//!
+//! A segment's blocks are written with zeros before it is used, because flushing into new blocks costs the file
+//! system a journal commit, many times the price of flushing into old ones; and so a full disk shows while there is
+//! still room to say so. A segment is named by the revision before its first change. At most one frame is unflushed
+//! at any time: a broken frame with a whole one behind it is damage, not a torn end.
+
+use super::folder::{Folder, FreeSpace};
+use super::frame::{self, FileId};
+use super::image::file_id;
+use super::record::{Purpose, Record, Records, VERSION};
+use crate::error::StoreError;
+use crate::history::Published;
+use crate::model::Revision;
+use bytes::Bytes;
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Bytes of the first segment after a start: small, as starting waits for it.
+const FIRST: u64 = 1 << 20;
+/// Bytes at the end of a segment that only deletions may use when no other segment can be made.
+const RESERVE: u64 = 64 << 10;
+/// Pause between two tries to make room on a full disk.
+const RETRY: Duration = Duration::from_millis(500);
+
+/// How segments are made.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Making {
+    /// Bytes of a segment.
+    pub(super) bytes: u64,
+    /// Bytes that stay free on the file system.
+    pub(super) spare: u64,
+    /// How the free bytes are asked for.
+    pub(super) free: FreeSpace,
+}
+
+/// A file full of zeros.
+#[derive(Debug)]
+pub(super) struct Blank {
+    file: File,
+    path: PathBuf,
+    bytes: u64,
+}
+
+impl Blank {
+    /// Makes one of `bytes`, on disk when it returns.
+    pub(super) fn make(folder: &Folder, making: &Making, bytes: u64) -> Result<Self, StoreError> {
+        let path = folder.unfinished("log-next");
+        let free =
+            (making.free)(folder.path()).map_err(StoreError::file("ask for the free space of", folder.path()))?;
+        if free < bytes.saturating_add(making.spare) {
+            let (place, need) = (folder.path().display(), bytes.saturating_add(making.spare) >> 20);
+            return Err(StoreError::Full(format!(
+                "the file system of {place} has {} MiB left, {need} MiB are needed; free some, and writes go on",
+                free >> 20
+            )));
+        }
+        match Self::write(&path, bytes) {
+            Ok(file) => Ok(Self { file, path, bytes }),
+            Err(error) => {
+                // What little room it took is given back.
+                std::fs::remove_file(&path).ok();
+                Err(full_or("write zeros to", &path, error))
+            }
+        }
+    }
+
+    fn write(path: &Path, bytes: u64) -> io::Result<File> {
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
+        let zeros = vec![0; 256 << 10];
+        let mut left = bytes;
+        while left > 0 {
+            let now = usize::try_from(left).unwrap_or(zeros.len()).min(zeros.len());
+            file.write_all(&zeros[..now])?;
+            left -= now as u64;
+        }
+        file.sync_all()?;
+        Ok(file)
+    }
+}
+
+/// Tells a full disk from a failing one.
+fn full_or(what: &'static str, path: &Path, error: io::Error) -> StoreError {
+    if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge) {
+        let place = path.display();
+        return StoreError::Full(format!("the file system of {place} is full ({error}); free some, and writes go on"));
+    }
+    StoreError::file(what, path)(error)
+}
+
+#[derive(Debug)]
+struct Segment {
+    file: File,
+    path: PathBuf,
+    id: FileId,
+    position: u64,
+    bytes: u64,
+}
+
+/// The writing side.
+#[derive(Debug)]
+pub(super) struct Log {
+    folder: Arc<Folder>,
+    making: Making,
+    active: Option<Segment>,
+    next: Option<Blank>,
+    /// Whether another thread makes the next segment.
+    pub(super) preparing: bool,
+    /// Bytes of changes since the state file.
+    pub(super) bytes: u64,
+    tried: Option<(Instant, String)>,
+}
+
+impl Log {
+    /// A log that goes on after recovery. Where the disk is full, it opens all the same and takes no writes.
+    pub(super) fn open(folder: Arc<Folder>, making: Making, bytes: u64, head: Revision) -> Result<Self, StoreError> {
+        let mut log = Self { folder, making, active: None, next: None, preparing: false, bytes, tried: None };
+        match log.rotate(head, FIRST.min(making.bytes)) {
+            Ok(()) => {}
+            Err(error @ StoreError::Full(_)) => tracing::error!(%error, "the store opens for reading only"),
+            Err(error) => return Err(error),
+        }
+        Ok(log)
+    }
+
+    /// Starts a new segment after `head`.
+    fn rotate(&mut self, head: Revision, bytes: u64) -> Result<(), StoreError> {
+        let blank = match self.next.take() {
+            Some(blank) if blank.bytes >= bytes => blank,
+            Some(_) | None => Blank::make(&self.folder, &self.making, bytes)?,
+        };
+        let path = self.folder.log(head);
+        let id = file_id().map_err(StoreError::file("make an id for", &path))?;
+        let mut first = Vec::new();
+        frame::start(&mut first);
+        first.extend_from_slice(&id);
+        Record::Start { version: VERSION, purpose: Purpose::Log, revision: head, made: 0 }.write(&mut first);
+        frame::seal(&mut first, &id, 0);
+        let written = blank.file.write_all_at(&first, 0).and_then(|()| blank.file.sync_data());
+        written.map_err(|error| full_or("begin", &blank.path, error))?;
+        self.folder.adopt(&blank.path, &path).map_err(|error| full_or("name", &path, error))?;
+        self.active = Some(Segment { file: blank.file, path, id, position: first.len() as u64, bytes: blank.bytes });
+        self.tried = None;
+        Ok(())
+    }
+
+    /// Starts a new segment after `head`, of the usual size: what came before can then be replaced by a state file.
+    pub(super) fn cut(&mut self, head: Revision) -> Result<(), StoreError> {
+        self.rotate(head, self.making.bytes.min(FIRST))
+    }
+
+    /// Makes sure that a frame of about `bytes` can be written without the reserve.
+    pub(super) fn room(&mut self, bytes: u64, head: Revision) -> Result<(), StoreError> {
+        let needed = bytes + RESERVE + 4096;
+        if self.active.as_ref().is_some_and(|active| active.position + needed <= active.bytes) {
+            return Ok(());
+        }
+        if let Some((when, why)) = &self.tried
+            && when.elapsed() < RETRY
+        {
+            return Err(StoreError::Full(why.clone()));
+        }
+        let outcome = self.rotate(head, self.making.bytes.max(needed * 2));
+        if let Err(StoreError::Full(why)) = &outcome {
+            self.tried = Some((Instant::now(), why.clone()));
+        }
+        outcome
+    }
+
+    /// Whether the next segment should be made now.
+    pub(super) fn wants_next(&self) -> bool {
+        let half = self.active.as_ref().is_none_or(|active| active.position * 2 > active.bytes);
+        half && self.next.is_none() && !self.preparing && self.tried.is_none()
+    }
+
+    /// How the next segment is to be made.
+    pub(super) fn making(&self) -> (Arc<Folder>, Making) {
+        (self.folder.clone(), self.making)
+    }
+
+    /// Takes the next segment; a failure shows again when it is needed.
+    pub(super) fn prepared(&mut self, made: Result<Blank, StoreError>) {
+        self.preparing = false;
+        match made {
+            Ok(blank) => self.next = Some(blank),
+            Err(error) => {
+                tracing::warn!(error = %error, "the store's next log could not be made ahead");
+                self.tried = Some((Instant::now(), error.to_string()));
+            }
+        }
+    }
+
+    /// Writes and flushes a frame. After an error other than [`StoreError::Full`] nothing may be written any more.
+    pub(super) fn append(&mut self, buffer: &mut Vec<u8>) -> Result<(), StoreError> {
+        let full = || StoreError::Full("there is no room left in the log; free some room on the disk".to_owned());
+        let active = self.active.as_mut().ok_or_else(full)?;
+        frame::seal(buffer, &active.id, active.position);
+        let end = active.position + buffer.len() as u64;
+        if end > active.bytes {
+            return Err(full());
+        }
+        let written = active.file.write_all_at(buffer, active.position);
+        written.map_err(|error| full_or("write to", &active.path, error))?;
+        active.file.sync_data().map_err(StoreError::file("flush", &active.path))?;
+        active.position = end;
+        self.bytes += buffer.len() as u64;
+        Ok(())
+    }
+}
+
+/// Reads one segment into the state; tells how many bytes of changes it held.
+pub(super) fn replay(path: &Path, base: Revision, published: &mut Published) -> Result<u64, StoreError> {
+    let corrupt = |what: String| StoreError::Corrupt(format!("{}: {what}", path.display()));
+    if published.head() != base {
+        return Err(corrupt(format!(
+            "it goes on from revision {base}, but {} is reached: a file is missing",
+            published.head()
+        )));
+    }
+    let bytes = std::fs::read(path).map_err(StoreError::file("read", path))?;
+    let id = bytes.get(frame::HEADER..).and_then(|rest| rest.first_chunk::<16>()).copied().unwrap_or_default();
+    let (mut offset, mut first) = (0, true);
+    while let Some((payload, next)) = frame::at(&bytes, offset, &id) {
+        let mut records = Records::new(if first { payload.get(16..).unwrap_or_default() } else { payload });
+        loop {
+            let unknown = || corrupt(format!("what it holds at offset {offset} is not what this version writes"));
+            match records.next().map_err(|_unknown| unknown())? {
+                None => break,
+                Some(Record::Start { version, purpose: Purpose::Log, revision, .. }) if first && revision == base => {
+                    if version != VERSION {
+                        return Err(corrupt(format!(
+                            "it has format {version}, and this version reads format {VERSION}"
+                        )));
+                    }
+                }
+                Some(Record::Event { revision, key, value }) if !first => {
+                    let head = published.head();
+                    if revision != head + 1 && (revision != head || offset == 0) {
+                        return Err(corrupt(format!("revision {revision} follows {head}: a change is missing")));
+                    }
+                    published.replay(revision, key, value.map(Bytes::copy_from_slice));
+                }
+                Some(Record::Compact { revision }) if !first => published.compact(revision),
+                Some(_) => return Err(unknown()),
+            }
+        }
+        (offset, first) = (next, false);
+    }
+    if first || frame::any_after(&bytes, offset, &id) {
+        return Err(corrupt(format!("its bytes were changed at or after offset {offset}: the checksum fails")));
+    }
+    Ok(offset as u64)
+}

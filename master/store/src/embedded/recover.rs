@@ -1,0 +1,51 @@
+//! Opening: the newest state file, then the logs after it.
+
+use super::folder::Folder;
+use super::image::{self, Load};
+use super::log;
+use super::record::Purpose;
+use crate::error::StoreError;
+use crate::history::{HistoryLimits, Published};
+use std::fs::File;
+use std::io::BufReader;
+
+/// What was found on disk.
+#[derive(Debug)]
+pub(super) struct Recovered {
+    pub(super) published: Published,
+    /// Bytes of changes since the state file.
+    pub(super) log_bytes: u64,
+    /// Bytes of the state file.
+    pub(super) state_bytes: u64,
+}
+
+/// Reads what the folder holds. Files that a newer state file replaced are removed.
+pub(super) fn recover(folder: &Folder, limits: HistoryLimits) -> Result<Recovered, StoreError> {
+    folder.sweep()?;
+    let mut files = folder.files()?;
+    let mut load = Load::new(limits);
+    let mut state_bytes = 0;
+    if let Some((_, path)) = files.states.pop() {
+        let file = File::open(&path).map_err(StoreError::file("open", &path))?;
+        let summary = image::read(BufReader::with_capacity(1 << 20, file), &mut load)
+            .map_err(|why| StoreError::Corrupt(format!("{}: {}", path.display(), why.text())))?;
+        if summary.purpose != Purpose::State {
+            let what = "it is a snapshot; a store is made of it by `master restore`";
+            return Err(StoreError::Corrupt(format!("{}: {what}", path.display())));
+        }
+        state_bytes = summary.bytes;
+    }
+    let mut published = load.finish();
+    let start = published.head();
+    let mut log_bytes = 0;
+    for (base, path) in &files.logs {
+        if *base >= start {
+            log_bytes += log::replay(path, *base, &mut published)?;
+        }
+    }
+    let replaced = files.logs.iter().filter(|(base, _)| *base < start);
+    for (_, path) in replaced.chain(&files.states) {
+        std::fs::remove_file(path).map_err(StoreError::file("remove", path))?;
+    }
+    Ok(Recovered { published, log_bytes, state_bytes })
+}

@@ -1,0 +1,221 @@
+//! Snapshots: the whole state as a file that can be carried away, verified, and made into a store.
+
+use super::folder::{self, Folder};
+use super::image::{self, Packer, Take, Unreadable};
+use super::keeper::now;
+use super::record::{Purpose, Record};
+use crate::error::StoreError;
+use crate::history::table_of;
+use crate::model::{Entry, Listing, Revision};
+use bytes::Bytes;
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+/// How far a restored store's revisions are ahead of its snapshot's: more than any store writes in the time for which
+/// one keeps snapshots, so that no revision that a client remembers ever means something else.
+pub const RESTORED_AHEAD: Revision = 1 << 32;
+
+/// What a snapshot says of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SnapshotSummary {
+    /// The revision that it shows.
+    pub revision: Revision,
+    /// When it was made, in seconds since 1970.
+    pub made: u64,
+    /// How many objects it holds.
+    pub entries: u64,
+    /// Its size in bytes, about.
+    pub bytes: u64,
+}
+
+/// Why a snapshot was not made into a store.
+#[derive(Debug, thiserror::Error)]
+pub enum SnapshotError {
+    /// The file is not a whole, unchanged snapshot of this format.
+    #[error("{} cannot be used: {why}", path.display())]
+    Unusable {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The place is taken.
+    #[error("{} is not empty: a snapshot is restored into an empty folder only, move what is there away first", .0.display())]
+    NotEmpty(PathBuf),
+    /// A file failed.
+    #[error("cannot {what} {}", path.display())]
+    File {
+        /// What was being done.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// The new store failed.
+    #[error("the new store cannot be made")]
+    Store(#[source] StoreError),
+}
+
+fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> SnapshotError {
+    let path = path.to_owned();
+    move |source| SnapshotError::File { what, path, source }
+}
+
+/// A snapshot's bytes, piece by piece: the entries are shared with the store, and at most one piece is held beside
+/// them.
+#[derive(Debug)]
+pub struct SnapshotBytes {
+    packer: Packer,
+    entries: std::vec::IntoIter<Entry>,
+    table: String,
+    ready: VecDeque<Vec<u8>>,
+    ended: bool,
+}
+
+impl SnapshotBytes {
+    /// A snapshot of [`crate::Store::everything`].
+    ///
+    /// Errors: there is no randomness.
+    pub fn new(everything: Listing) -> io::Result<Self> {
+        let revision = everything.revision;
+        let packer = Packer::new(Purpose::Snapshot, revision, revision, now())?;
+        let entries = everything.entries.into_iter();
+        Ok(Self { packer, entries, table: String::new(), ready: VecDeque::new(), ended: false })
+    }
+}
+
+impl Iterator for SnapshotBytes {
+    type Item = Bytes;
+
+    fn next(&mut self) -> Option<Bytes> {
+        loop {
+            if let Some(frame) = self.ready.pop_front() {
+                return Some(frame.into());
+            }
+            if self.ended {
+                return None;
+            }
+            let Some(entry) = self.entries.next() else {
+                self.ended = true;
+                self.ready.push_back(self.packer.end());
+                continue;
+            };
+            let table = table_of(&entry.key).unwrap_or_default();
+            if table != self.table {
+                table.clone_into(&mut self.table);
+                self.ready.extend(self.packer.push(&Record::Table { name: table, floor: 0 }));
+            }
+            self.ready.extend(self.packer.push(&Record::of_entry(&entry)));
+        }
+    }
+}
+
+/// Writes the snapshot's entries on as a state file.
+struct Convert<'a> {
+    packer: Packer,
+    floor: Revision,
+    to: &'a mut dyn Write,
+    failed: Option<io::Error>,
+}
+
+impl Convert<'_> {
+    fn put(&mut self, frame: Option<Vec<u8>>) {
+        if let Some(frame) = frame
+            && self.failed.is_none()
+        {
+            self.failed = self.to.write_all(&frame).err();
+        }
+    }
+}
+
+impl Take for Convert<'_> {
+    fn begin(&mut self, _revision: Revision, _floor: Revision) {}
+
+    fn table(&mut self, name: &str, _floor: Revision) {
+        let frame = self.packer.push(&Record::Table { name, floor: self.floor });
+        self.put(frame);
+    }
+
+    fn entry(&mut self, entry: Entry) {
+        let frame = self.packer.push(&Record::of_entry(&entry));
+        self.put(frame);
+    }
+
+    fn event(&mut self, _revision: Revision, _key: &str, _value: Option<Bytes>) {}
+}
+
+struct Nothing;
+
+impl Take for Nothing {
+    fn begin(&mut self, _revision: Revision, _floor: Revision) {}
+    fn table(&mut self, _name: &str, _floor: Revision) {}
+    fn entry(&mut self, _entry: Entry) {}
+    fn event(&mut self, _revision: Revision, _key: &str, _value: Option<Bytes>) {}
+}
+
+fn read(path: &Path, take: &mut dyn Take) -> Result<SnapshotSummary, SnapshotError> {
+    let file = File::open(path).map_err(failed("open", path))?;
+    let unusable = |why: String| SnapshotError::Unusable { path: path.to_owned(), why };
+    let summary = image::read(BufReader::with_capacity(1 << 20, file), take).map_err(|why| match why {
+        Unreadable::Io(source) => SnapshotError::File { what: "read", path: path.to_owned(), source },
+        other @ (Unreadable::Foreign
+        | Unreadable::Version(_)
+        | Unreadable::Truncated
+        | Unreadable::Changed(_)
+        | Unreadable::Records(_)
+        | Unreadable::Counts
+        | Unreadable::Trailing) => unusable(other.text()),
+    })?;
+    if summary.purpose != Purpose::Snapshot {
+        return Err(unusable("it is a file of a store, not a snapshot".to_owned()));
+    }
+    let image::Summary { revision, made, entries, bytes, .. } = summary;
+    Ok(SnapshotSummary { revision, made, entries, bytes })
+}
+
+/// Reads a snapshot to its end and tells what it is.
+///
+/// Errors: it is cut short, changed, or not a snapshot of this format.
+pub fn verify_snapshot(path: &Path) -> Result<SnapshotSummary, SnapshotError> {
+    read(path, &mut Nothing)
+}
+
+/// Makes a store of a snapshot, in a folder that is empty or does not exist.
+///
+/// Guarantee: the folder holds a whole store or none, whenever this is interrupted. The store's revisions start
+/// [`RESTORED_AHEAD`] of the snapshot's and its history is empty, so that whoever watched the lost store is told to
+/// list anew.
+pub fn restore_snapshot(from: &Path, folder: &Path) -> Result<SnapshotSummary, SnapshotError> {
+    // The whole file is verified before the target is touched.
+    let summary = verify_snapshot(from)?;
+    if !folder::is_empty(folder).map_err(failed("look into", folder))? {
+        return Err(SnapshotError::NotEmpty(folder.to_owned()));
+    }
+    let target = Folder::open(folder).map_err(SnapshotError::Store)?;
+    let path = target.unfinished("state");
+    let head = summary.revision + RESTORED_AHEAD;
+    let file = File::create(&path).map_err(failed("make", &path))?;
+    let mut to = BufWriter::with_capacity(1 << 20, file);
+    let packer = Packer::new(Purpose::State, head, head, now()).map_err(failed("make an id for", &path))?;
+    let mut convert = Convert { packer, floor: head, to: &mut to, failed: None };
+    let again = read(from, &mut convert)?;
+    let last = convert.packer.end();
+    convert.put(Some(last));
+    if let Some(error) = convert.failed {
+        std::fs::remove_file(&path).ok();
+        return Err(failed("write", &path)(error));
+    }
+    if again != summary {
+        std::fs::remove_file(&path).ok();
+        let why = "it changed while it was read".to_owned();
+        return Err(SnapshotError::Unusable { path: from.to_owned(), why });
+    }
+    let done =
+        to.flush().and_then(|()| to.get_ref().sync_all()).and_then(|()| target.adopt(&path, &target.state(head)));
+    done.map_err(failed("write", &path))?;
+    Ok(summary)
+}
