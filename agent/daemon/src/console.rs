@@ -15,7 +15,9 @@ pub(crate) fn say(text: &str) {
 
 /// Prints a refusal.
 pub(crate) fn refused(code: &str, text: &str) {
-    say(&format!("REFUSED {code}: {text}"));
+    // A refusal without proof carries no code: its record does, which only an admin reads.
+    let code = if code == "REFUSED" { String::new() } else { format!(" {code}") };
+    say(&format!("REFUSED{code}: {text}"));
 }
 
 /// Prints how the enrolment goes.
@@ -28,8 +30,9 @@ pub(crate) fn milestone(milestone: &Milestone<'_>) {
         Milestone::Failed { error, again } => {
             say(&format!("not enrolled yet: {} (next attempt in {} s)", chain(error), again.as_secs().max(1)));
         }
-        Milestone::Enrolled { node, not_after } => {
-            say(&format!("enrolled as {node}, certificate until {}", moment(*not_after)));
+        Milestone::Enrolled { node, not_after, cost } => {
+            let (until, kib, ms) = (moment(*not_after), cost.bytes.div_ceil(1024), cost.time.as_millis());
+            say(&format!("enrolled as {node}, certificate until {until} (exchange: {kib} KiB, {ms} ms)"));
         }
         Milestone::Renewed { not_after } => {
             tracing::info!(until = %moment(*not_after), "certificates renewed");

@@ -244,7 +244,7 @@ async fn the_first_masters_agent_joins_by_the_pin_that_its_master_left() {
         agent.line("pratique: waiting for this machine's master");
         until("the run folder", || agent.path("").exists());
         std::fs::write(agent.path("ca-pin"), format!("sha256:{pin}\n")).expect("the pin");
-        let refusal = agent.line("pratique: REFUSED REFUSED: ");
+        let refusal = agent.line("pratique: REFUSED: ");
         assert!(!refusal.contains('\n'));
         agent.line("pratique: enrolled as master-1");
         agent.end()

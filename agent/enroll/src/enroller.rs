@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::client::MasterClient;
 use crate::endpoint::Endpoints;
-use crate::exchange::{Accepted, Party, Step, blocking};
+use crate::exchange::{Accepted, Cost, Party, Step, blocking};
 use crate::identity::Slot;
 use crate::keys::NodeKey;
 use crate::pace::{Backoff, renewal};
@@ -63,6 +63,8 @@ pub enum Milestone<'a> {
         node: &'a str,
         /// Unix seconds at which the certificates end.
         not_after: u64,
+        /// What the exchange took.
+        cost: Cost,
     },
     /// The certificates were renewed.
     Renewed {
@@ -146,7 +148,8 @@ impl Enroller {
         let client =
             MasterClient::new(self.party.endpoints.clone(), self.party.pins.clone(), Arc::clone(&self.client))?;
         let node = accepted.certificates.node_name.clone();
-        (self.report)(&Milestone::Enrolled { node: &node, not_after: accepted.certificates.not_after });
+        let not_after = accepted.certificates.not_after;
+        (self.report)(&Milestone::Enrolled { node: &node, not_after, cost: accepted.cost });
         let serving = Arc::clone(&self.serving);
         let identity = Identity { node, client: client.clone(), serving, roots: installed };
         Ok((identity, Keeper { enroller: self, client, schedule }))
@@ -193,7 +196,7 @@ impl Enroller {
     }
 
     fn put_in_use(&self, accepted: &Accepted) -> Result<(Vec<CertificateDer<'static>>, Schedule), Error> {
-        let Accepted { certificates, requests } = accepted;
+        let Accepted { certificates, requests, .. } = accepted;
         let installed = install(requests, certificates, &self.party.node_key, &self.party.pins)?;
         self.client.set(installed.client);
         self.serving.set(installed.serving);

@@ -21,7 +21,7 @@ use rustls::ClientConfig;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::client::TlsStream;
@@ -46,6 +46,16 @@ pub(crate) struct Party {
 pub(crate) struct Accepted {
     pub(crate) certificates: Certificates,
     pub(crate) requests: Requests,
+    pub(crate) cost: Cost,
+}
+
+/// What an exchange took.
+#[derive(Debug, Clone, Copy)]
+pub struct Cost {
+    /// Bytes of the bodies, both ways, without HTTP's and TLS's own.
+    pub bytes: usize,
+    /// From the TPM's first command to the certificates.
+    pub time: Duration,
 }
 
 impl Party {
@@ -79,6 +89,7 @@ impl Party {
         tls: &Arc<ClientConfig>,
         turn: usize,
     ) -> Result<Accepted, Error> {
+        let began = Instant::now();
         // The TPM's part of the hello comes first: the master need not wait for it on an open connection.
         let party = self.clone();
         let (ek, keys, requests) = blocking(move || {
@@ -99,7 +110,8 @@ impl Party {
                 .await?;
         let evidence = Evidence { proof, client_csr: der(&requests.client)?, serving_csr: der(&requests.serving)? };
         let certificates = connection.post(&evidence_path(path, &session), &evidence, Step::Evidence).await?;
-        Ok(Accepted { certificates, requests })
+        let cost = Cost { bytes: connection.bytes, time: began.elapsed() };
+        Ok(Accepted { certificates, requests, cost })
     }
 
     fn authority(&self) -> String {
@@ -120,6 +132,8 @@ pub enum Step {
 struct Connection {
     sender: SendRequest<Full<Bytes>>,
     authority: String,
+    /// Bytes of bodies that went over it.
+    bytes: usize,
 }
 
 impl Connection {
@@ -131,11 +145,12 @@ impl Connection {
                 tracing::debug!(%error, "the exchange's connection ended");
             }
         });
-        Ok(Self { sender, authority })
+        Ok(Self { sender, authority, bytes: 0 })
     }
 
     async fn post<T: DeserializeOwned>(&mut self, path: &str, body: &impl Serialize, step: Step) -> Result<T, Error> {
         let body = serde_json::to_vec(body).map_err(Error::Encode)?;
+        self.bytes += body.len();
         let request = Request::builder()
             .method(Method::POST)
             .uri(path)
@@ -147,6 +162,7 @@ impl Connection {
         let response = self.sender.send_request(request).await.map_err(Error::Connection)?;
         let status = response.status();
         let body = Limited::new(response.into_body(), ANSWER_LIMIT).collect().await.map_err(Error::Body)?.to_bytes();
+        self.bytes += body.len();
         if status.is_success() {
             return serde_json::from_slice(&body).map_err(Error::Decode);
         }

@@ -26,7 +26,7 @@ pub use client::{Answer, Lines, MasterClient};
 pub use endpoint::{Endpoint, Endpoints};
 pub use enroller::{Enroller, Identity, Keeper, Milestone, Report, Settings};
 pub use error::Error;
-pub use exchange::Step;
+pub use exchange::{Cost, Step};
 pub use identity::Slot;
 pub use keys::NodeKey;
 pub use pin::{Pin, PinnedVerifier, spki_hash};
