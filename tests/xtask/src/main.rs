@@ -1,4 +1,4 @@
-//! The only automation: `cargo xtask up | down | status | test | image | tools | master | bench | tidy`.
+//! The only automation: `cargo xtask up | down | status | test | image | tools | master | bench | soak | tidy`.
 //!
 //! It compiles in seconds and needs no system library; everything heavy is a program that it builds and runs.
 //! Every command prints its steps with their times, and a failure says what failed, where the log is and what to do.
@@ -27,7 +27,9 @@ usage: cargo xtask COMMAND
   tools                  unpack the tools (QEMU, firmware, kubectl, …) into .pratique/tools
   master --config FILE --data DIR --listen ADDRESS   run a master on this host in the foreground
   check FILE…            check TOML documents
-  bench image|join       measure, and print the figures that README quotes
+  bench image|join|api   measure, and print the figures that README quotes (api --only NAME: objects watch watchers
+                         collection crowd)
+  soak [--minutes N]     concurrent clients and kills of a master, over and over; what they saw must have an order
   tidy                   check the architecture
 ";
 
@@ -47,6 +49,7 @@ fn main() -> ExitCode {
         "master" => master::run(rest),
         "check" => master::check(rest),
         "bench" => bench::bench(rest),
+        "soak" => bench::soak(rest),
         "tidy" => tidy::tidy(),
         "help" | "--help" | "-h" => {
             print!("{USAGE}");

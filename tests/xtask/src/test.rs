@@ -37,14 +37,24 @@ fn stages(steps: &mut Steps, wanted: &dyn Fn(&str) -> bool) -> Outcome {
         steps.step("tools", build::tools_tree)?;
     }
     if wanted("unit") {
-        let words = ["test", "--workspace", "--exclude", "tests-cluster", "--locked"];
+        let words = ["test", "--workspace", "--exclude", "tests-cluster", "--exclude", "tests-load", "--locked"];
         steps.step("unit, property and process tests", || cargo(&words, "the failing test is named above"))?;
     }
     if wanted("build") {
         build::everything(steps, &[])?;
     }
     if wanted("stories") {
-        let words = ["test", "--package", "tests-cluster", "--locked", "--", "--test-threads=1", "--nocapture"];
+        let words = [
+            "test",
+            "--package",
+            "tests-cluster",
+            "--package",
+            "tests-load",
+            "--locked",
+            "--",
+            "--test-threads=1",
+            "--nocapture",
+        ];
         steps.step("stories", || cargo(&words, "the failing story is named above, with its console's file"))?;
     }
     Ok(())

@@ -1,54 +1,19 @@
-//! `cargo xtask bench`: the figures that README quotes, measured in one run and printed with what they are held against.
+//! `cargo xtask bench join`: from power-on to Ready, memory on the nodes, the verifier's rate.
 
 use crate::build;
 use crate::host::{self, workshop};
 use crate::steps::{Failure, Outcome, Steps};
-use serde_json::Value;
 use std::process::Command;
 use std::time::{Duration, Instant};
 use tests_harness::cluster::{BOOT_LIMIT, Lab, Terms};
 use tests_harness::machine::{Blueprint, Machine};
 use tests_harness::registry::Registry;
 
-const USAGE: &str = "usage: cargo xtask bench image|join";
 /// A pod that prints the resident memory of the machine's own programs, read through the machine's /proc.
-const MEMORY_POD: &str = include_str!("../data/memory.yaml");
-
-/// Measures what is named.
-pub(crate) fn bench(words: &[String]) -> Outcome {
-    match words.first().map(String::as_str) {
-        Some("image") => image(),
-        Some("join") => join(),
-        other => Err(Failure::usage(&format!("bench does not know {:?}", other.unwrap_or_default()), USAGE)),
-    }
-}
-
-/// Sizes of both images by part, and their executables.
-fn image() -> Outcome {
-    let mut steps = Steps::new();
-    host::check()?;
-    steps.step("packages", host::packages)?;
-    build::everything(&mut steps, &["--compress".into(), "release".into()])?;
-    for role in ["worker", "master"] {
-        let file = build::images().join(format!("{role}.parts.json"));
-        let text = std::fs::read(&file)
-            .map_err(|error| Failure::new(format!("cannot read {}: {error}", file.display()), ""))?;
-        let sizes: Value = serde_json::from_slice(&text).map_err(|error| Failure::new(error.to_string(), ""))?;
-        println!("\n{role} image: {:.1} MiB in use", mib(&sizes["total"]));
-        for part in sizes["parts"].as_array().into_iter().flatten() {
-            println!("  {:>8.2} MiB  {}", mib(&part["size"]), part["name"].as_str().unwrap_or_default());
-        }
-        let executables = sizes["executables"].as_array().cloned().unwrap_or_default();
-        println!("  {} executables:", executables.len());
-        for executable in &executables {
-            println!("    {}", executable.as_str().unwrap_or_default());
-        }
-    }
-    Ok(())
-}
+const MEMORY_POD: &str = include_str!("../../data/memory.yaml");
 
 /// Power-on to Ready, phase by phase, against a bare boot of the same kernel and firmware; memory; the exchange; the verifier.
-fn join() -> Outcome {
+pub(super) fn join() -> Outcome {
     let mut steps = Steps::new();
     host::check()?;
     steps.step("packages", host::packages)?;
@@ -151,8 +116,4 @@ fn memory(lab: &Lab, node: &str) -> Outcome<String> {
         lab.kubectl_until(&["logs", &name], "the pod's report", BOOT_LIMIT, |text| text.contains("end of report"))?;
     lab.kubectl(&["delete", "pod", &name, "--timeout=60s"])?;
     Ok(log.replace("end of report", "").trim_end().to_owned())
-}
-
-fn mib(bytes: &Value) -> f64 {
-    bytes.as_f64().unwrap_or_default() / f64::from(1 << 20)
 }

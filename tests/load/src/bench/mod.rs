@@ -1,0 +1,71 @@
+//! The figures of the API: what each is held against, and how it is measured.
+//!
+//! Load shapes as upstream's figures were taken with: 16 connections, TLS 1.3, JSON, a flush to disk before each
+//! answer to a write. CPU is the master's own, user and kernel, as /proc counts it; the load's is not in it.
+
+mod crowd;
+mod objects;
+mod report;
+mod watch;
+
+use crate::site::Site;
+use crate::{Result, objects::namespace};
+use report::Report;
+use serde_json::Value;
+use std::path::Path;
+use std::time::Duration;
+
+/// Connections at once.
+const CONNECTIONS: usize = 16;
+
+/// Measures what is named in `only` (separated by commas), or all, and prints it.
+pub async fn run(program: &Path, only: &str) -> Result<()> {
+    let wanted = |name: &str| only.is_empty() || only.split(',').any(|word| word == name);
+    let mut report = Report::default();
+    let mut site = Site::new(program)?;
+    site.start().await?;
+    site.stop()?;
+    // The first start makes keys and the objects that every cluster has.
+    let ready = site.start().await?;
+    report.time("start → ready", "start", ready);
+    site.settle(Duration::from_secs(10)).await;
+    report.memory("idle RSS", "idle", site.resident());
+    make_namespace(&site, "bench").await?;
+    if wanted("objects") {
+        objects::measure(&site, &mut report).await?;
+    }
+    if wanted("watch") {
+        watch::latency(&site, &mut report).await?;
+    }
+    if wanted("watchers") {
+        watch::many(&site, &mut report).await?;
+    }
+    if wanted("collection") {
+        crowd::delete_collection(&site, &mut report).await?;
+    }
+    site.stop()?;
+    if wanted("crowd") {
+        crowd::memory(&mut Site::new(program)?, &mut report).await?;
+    }
+    report.print();
+    Ok(())
+}
+
+/// Makes a namespace and waits for the account that pods in it run as, where there is one.
+async fn make_namespace(site: &Site, name: &str) -> Result<()> {
+    let mut connection = site.access()?.connect().await?;
+    connection.json("POST", "/api/v1/namespaces", &namespace(name)).await?;
+    for _ in 0..100 {
+        let path = format!("/api/v1/namespaces/{name}/serviceaccounts/default");
+        if connection.send("GET", &path, b"").await?.0 == 200 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    Ok(())
+}
+
+/// An object's resource version.
+fn version(object: &Value) -> String {
+    object.pointer("/metadata/resourceVersion").and_then(Value::as_str).unwrap_or_default().to_owned()
+}

@@ -1,0 +1,97 @@
+//! How soon watchers hear: one of them, and a thousand.
+
+use super::report::{Report, percentile};
+use crate::objects::config_map;
+use crate::site::Site;
+use crate::{Error, Result};
+use serde_json::Value;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+const COLLECTION: &str = "/api/v1/namespaces/bench/configmaps";
+const SAMPLES: usize = 1_000;
+const WATCHERS: usize = 1_000;
+const ROUNDS: usize = 20;
+
+fn failed(error: &dyn std::fmt::Display) -> Error {
+    Error::Protocol(error.to_string())
+}
+
+/// Revision from which a watch sees what is new only.
+async fn now(site: &Site) -> Result<String> {
+    let mut connection = site.access()?.connect().await?;
+    let list = connection.json("GET", &format!("{COLLECTION}?limit=1"), &Value::Null).await?;
+    Ok(super::version(&list))
+}
+
+/// From sending a create to its event, one at a time.
+pub(super) async fn latency(site: &Site, report: &mut Report) -> Result<()> {
+    let path = format!("{COLLECTION}?watch=1&resourceVersion={}", now(site).await?);
+    let mut lines = site.access()?.connect().await?.watch(&path).await?;
+    let heard: Rc<RefCell<Vec<Instant>>> = Rc::default();
+    let told = heard.clone();
+    let watching = tokio::task::spawn_local(async move {
+        while told.borrow().len() < SAMPLES {
+            lines.next().await?.ok_or_else(|| failed(&"the watch ended"))?;
+            told.borrow_mut().push(Instant::now());
+        }
+        Ok::<_, Error>(())
+    });
+    let mut connection = site.access()?.connect().await?;
+    let mut sent = Vec::new();
+    for number in 0..SAMPLES {
+        let body = config_map(&format!("watched-{number}"), "").to_string();
+        sent.push(Instant::now());
+        connection.must("POST", COLLECTION, body.as_bytes()).await?;
+        while heard.borrow().len() <= number {
+            tokio::task::yield_now().await;
+        }
+    }
+    watching.await.map_err(|error| failed(&error))??;
+    let mut times: Vec<Duration> = heard.borrow().iter().zip(sent).map(|(heard, sent)| *heard - sent).collect();
+    report.time("watch, create sent → event: p50", "watch-p50", percentile(&mut times, 50));
+    report.time("watch, create sent → event: p99", "watch-p99", percentile(&mut times, 99));
+    Ok(())
+}
+
+/// A thousand connections that each watch all ConfigMaps of a namespace.
+pub(super) async fn many(site: &Site, report: &mut Report) -> Result<()> {
+    let path = format!("{COLLECTION}?watch=1&resourceVersion={}", now(site).await?);
+    site.settle(Duration::from_secs(5)).await;
+    let before = site.resident();
+    let (heard, access) = (Rc::new(Cell::new(0)), site.access()?);
+    let mut watchers = Vec::new();
+    for _ in 0..WATCHERS {
+        let mut lines = access.connect().await?.watch(&path).await?;
+        let heard = heard.clone();
+        watchers.push(tokio::task::spawn_local(async move {
+            while let Ok(Some(_)) = lines.next().await {
+                heard.set(heard.get() + 1);
+            }
+        }));
+    }
+    report.note("1,000 watchers: RSS growth for each, KiB", (site.resident() - before) * 1024.0 / WATCHERS as f64, "");
+    let mut connection = access.connect().await?;
+    let (mut times, cpu) = (Vec::new(), site.cpu());
+    for round in 0..ROUNDS {
+        let body = config_map(&format!("crowd-{round}"), "").to_string();
+        heard.set(0);
+        let began = Instant::now();
+        connection.must("POST", COLLECTION, body.as_bytes()).await?;
+        while heard.get() < WATCHERS {
+            if began.elapsed() > Duration::from_secs(20) {
+                return Err(failed(&format!("{} of {WATCHERS} watchers heard of a change", heard.get())));
+            }
+            tokio::task::yield_now().await;
+        }
+        times.push(began.elapsed());
+    }
+    report.time("1,000 watchers, until all are fed: p50", "watchers", percentile(&mut times, 50));
+    report.note("1,000 watchers: CPU for a change, ms", (site.cpu() - cpu) / ROUNDS as f64 * 1e3, "");
+    report.memory("1,000 watchers: RSS growth after all", "", site.resident() - before);
+    for watcher in watchers {
+        watcher.abort();
+    }
+    Ok(())
+}

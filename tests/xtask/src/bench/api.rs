@@ -1,0 +1,31 @@
+//! `cargo xtask bench api` and `cargo xtask soak`: the load generator against the release master on loopback.
+
+use crate::build;
+use crate::host::{self, repository};
+use crate::steps::{Outcome, Steps};
+use std::process::Command;
+
+/// Latency, throughput, CPU and memory of the API.
+pub(super) fn api(words: &[String]) -> Outcome {
+    load("bench", words)
+}
+
+/// Concurrent clients and kills, over and over, and the check of what they saw.
+pub(crate) fn soak(words: &[String]) -> Outcome {
+    load("soak", words)
+}
+
+fn load(command: &str, words: &[String]) -> Outcome {
+    let mut steps = Steps::new();
+    steps.step("packages", host::packages)?;
+    steps.step("master and load generator", || {
+        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.args(["build", "--release", "--locked", "--package", "master-daemon", "--package", "tests-load"]);
+        cargo.current_dir(repository());
+        build::watched(cargo, "the compiler's message is above")
+    })?;
+    let release = build::target().join("release");
+    let mut program = Command::new(release.join("load"));
+    program.arg(command).arg("--master").arg(release.join("master")).args(words);
+    build::watched(program, "the message is above")
+}

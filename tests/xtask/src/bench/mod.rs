@@ -1,0 +1,21 @@
+//! `cargo xtask bench`: the figures that README quotes, measured in one run and printed with what they are held against.
+
+mod api;
+mod image;
+mod join;
+
+pub(crate) use api::soak;
+
+use crate::steps::{Failure, Outcome};
+
+const USAGE: &str = "usage: cargo xtask bench image|join|api [--only NAME[,NAME]…]";
+
+/// Measures what is named.
+pub(crate) fn bench(words: &[String]) -> Outcome {
+    match words.first().map(String::as_str) {
+        Some("image") => image::image(),
+        Some("join") => join::join(),
+        Some("api") => api::api(&words[1..]),
+        other => Err(Failure::usage(&format!("bench does not know {:?}", other.unwrap_or_default()), USAGE)),
+    }
+}
