@@ -108,9 +108,9 @@ pub async fn run(site: &mut Site, plan: Plan) -> Result<Report> {
             }
         }
     }
-    let histories = record.histories.borrow();
+    let histories = record.histories.take();
     check_each(&histories).map_err(Error::History)?;
-    let mut versions = record.versions.borrow_mut();
+    let mut versions = record.versions.take();
     check_versions(&mut versions).map_err(Error::History)?;
     let mut seen: Vec<u64> = versions.iter().map(|(_, _, version)| *version).collect();
     seen.sort_unstable();

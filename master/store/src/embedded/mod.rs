@@ -21,6 +21,7 @@ use folder::Folder;
 pub use folder::FreeSpace;
 use log::{Log, Making};
 use queue::{Queue, Refused};
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -77,8 +78,8 @@ impl Default for Options {
     }
 }
 
-/// Parts of one transaction at most (etcd's default is 128).
-const OPS: usize = 128;
+/// Parts of one transaction at most. An engine over etcd raises `--max-txn-ops` to this.
+const OPS: usize = 1024;
 
 /// What readers, watchers and the writer share.
 #[derive(Debug)]
@@ -158,10 +159,10 @@ impl EmbeddedStore {
             return Err(StoreError::Invalid(format!("a transaction has {} parts, limit {OPS}", ops.len())));
         }
         let mut total = 0;
-        for (number, op) in ops.iter().enumerate() {
+        let mut written = HashSet::with_capacity(ops.len());
+        for op in ops {
             table_of(&op.key)?;
-            let writes = |op: &&Op| !matches!(op.action, Action::Check);
-            if writes(&op) && ops[..number].iter().filter(writes).any(|earlier| earlier.key == op.key) {
+            if !matches!(op.action, Action::Check) && !written.insert(&op.key) {
                 return Err(StoreError::Invalid(format!("{} is written twice in one transaction", op.key)));
             }
             let Action::Put(value) = &op.action else { continue };

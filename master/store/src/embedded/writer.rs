@@ -50,7 +50,8 @@ struct Pending {
     entries: HashMap<Arc<str>, Option<Entry>>,
     events: Vec<Event>,
     head: Revision,
-    answers: Vec<(Answer<Committed>, Revision)>,
+    /// Refusals wait as well: they may tell of writes of this group, which nobody must hear of before they can be read.
+    answers: Vec<(Answer<Committed>, Result<Revision, StoreError>)>,
 }
 
 impl Pending {
@@ -222,10 +223,8 @@ impl Writer {
         {
             let published = self.shared.published();
             for (ops, answer) in commits {
-                match pending.admit(&published, ops, full.as_deref()) {
-                    Ok(revision) => pending.answers.push((answer, revision)),
-                    Err(error) => reply(answer, Err(error)),
-                }
+                let outcome = pending.admit(&published, ops, full.as_deref());
+                pending.answers.push((answer, outcome));
             }
         }
         if !pending.events.is_empty() {
@@ -244,8 +243,8 @@ impl Writer {
                 Err(error) => return Err(error),
             }
         }
-        for (answer, revision) in pending.answers {
-            reply(answer, Ok(Committed { revision }));
+        for (answer, outcome) in pending.answers {
+            reply(answer, outcome.map(|revision| Committed { revision }));
         }
         // A large group's buffer is not kept.
         self.frame.shrink_to(1 << 20);

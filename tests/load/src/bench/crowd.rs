@@ -1,7 +1,7 @@
 //! Many objects: memory against their size, a start with them, and the deletion of a collection.
 
 use super::objects::{Request, spread};
-use super::report::Report;
+use super::report::{Report, float};
 use crate::Result;
 use crate::objects::{node, pod};
 use crate::site::Site;
@@ -53,7 +53,7 @@ pub(super) async fn memory(site: &mut Site, report: &mut Report) -> Result<()> {
     for path in ["/api/v1/nodes", path] {
         encoded += connection.must("GET", path, b"").await?.len();
     }
-    let encoded = encoded as f64 / f64::from(1 << 20);
+    let encoded = float(encoded) / f64::from(1 << 20);
     report.memory(&format!("{NODES} nodes and {PODS} pods: encoded"), "", encoded);
     report.memory("RSS with them", "", full);
     report.figure("RSS with them, of 1.5 × encoded + 40 MiB", "", full / (1.5f64.mul_add(encoded, 40.0)), "");

@@ -1,6 +1,6 @@
 //! Create, get, update and list of ConfigMaps of a kilobyte.
 
-use super::report::{Report, Run, percentile};
+use super::report::{Report, Run, float, percentile};
 use super::{CONNECTIONS, version};
 use crate::client::Connection;
 use crate::objects::config_map;
@@ -90,8 +90,8 @@ async fn list(site: &Site, report: &mut Report) -> Result<()> {
         connection.must("GET", COLLECTION, b"").await?;
         times.push(began.elapsed());
     }
-    let what = format!("list of {LISTED}, {:.2} MB", bytes as f64 / 1e6);
-    report.figure(&format!("{what}: CPU"), "list-cpu", (site.cpu() - cpu) / LISTS as f64 * 1e3, "ms");
+    let what = format!("list of {LISTED}, {:.2} MB", float(bytes) / 1e6);
+    report.figure(&format!("{what}: CPU"), "list-cpu", (site.cpu() - cpu) / float(LISTS) * 1e3, "ms");
     report.time(&format!("{what}: p50"), "list", percentile(&mut times, 50));
     Ok(())
 }

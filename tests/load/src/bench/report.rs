@@ -89,7 +89,7 @@ impl Report {
 
     /// Operations of one kind: rate, CPU for each, rate for each second of CPU, and times.
     pub(super) fn rate(&mut self, what: &str, key: &str, run: &mut Run) {
-        let (count, seconds) = (run.times.len() as f64, run.wall.as_secs_f64());
+        let (count, seconds) = (float(run.times.len()), run.wall.as_secs_f64());
         self.figure(what, key, count / seconds, "/s");
         self.figure(&format!("{what}: CPU each"), &format!("{key}-cpu"), run.cpu / count * 1e3, "ms");
         self.note(&format!("{what}: for each second of CPU"), count / run.cpu.max(0.01), "");
@@ -112,6 +112,11 @@ pub(super) struct Run {
     pub(super) times: Vec<Duration>,
     pub(super) wall: Duration,
     pub(super) cpu: f64,
+}
+
+/// A count as a figure: exact far beyond what is counted here.
+pub(super) fn float(count: usize) -> f64 {
+    u32::try_from(count).map_or(f64::INFINITY, f64::from)
 }
 
 /// A percentile of times.

@@ -1,6 +1,6 @@
 //! How soon watchers hear: one of them, and a thousand.
 
-use super::report::{Report, percentile};
+use super::report::{Report, float, percentile};
 use crate::objects::config_map;
 use crate::site::Site;
 use crate::{Error, Result};
@@ -71,7 +71,7 @@ pub(super) async fn many(site: &Site, report: &mut Report) -> Result<()> {
             }
         }));
     }
-    report.note("1,000 watchers: RSS growth for each, KiB", (site.resident() - before) * 1024.0 / WATCHERS as f64, "");
+    report.note("1,000 watchers: RSS growth for each, KiB", (site.resident() - before) * 1024.0 / float(WATCHERS), "");
     let mut connection = access.connect().await?;
     let (mut times, cpu) = (Vec::new(), site.cpu());
     for round in 0..ROUNDS {
@@ -88,7 +88,7 @@ pub(super) async fn many(site: &Site, report: &mut Report) -> Result<()> {
         times.push(began.elapsed());
     }
     report.time("1,000 watchers, until all are fed: p50", "watchers", percentile(&mut times, 50));
-    report.note("1,000 watchers: CPU for a change, ms", (site.cpu() - cpu) / ROUNDS as f64 * 1e3, "");
+    report.note("1,000 watchers: CPU for a change, ms", (site.cpu() - cpu) / float(ROUNDS) * 1e3, "");
     report.memory("1,000 watchers: RSS growth after all", "", site.resident() - before);
     for watcher in watchers {
         watcher.abort();
