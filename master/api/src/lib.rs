@@ -19,6 +19,7 @@ mod hooks;
 mod metrics;
 mod object;
 mod openapi;
+mod options;
 mod path;
 mod paths;
 mod patience;
@@ -35,12 +36,14 @@ use master_kinds::{builtin as kinds, decode, error, registry, schema, selector, 
 use master_merge::patch;
 
 pub use admit::Admission;
+pub use authorize::Mode;
 pub use client::{Client, DeleteParams, ListParams, ObjectList, Patch, WatchEvent, Watcher};
 pub use error::{ApiError, Cause, Details, Reason};
 pub use follow::{Change, Follower};
 pub use hooks::{BoxFuture, DenyList, DialError, Extensions, NodeDialer, NodeStream, NodeTarget};
+pub use options::Options;
 pub use peer::Peer;
 pub use record::{Happening, Recorder, Severity};
 pub use serve::{ServeOptions, TlsError, serve, tls_config};
-pub use server::{ApiServer, Body, BodyError, Options, body};
+pub use server::{ApiServer, Body, BodyError, body};
 pub use user::UserInfo;

@@ -1,7 +1,7 @@
 //! The server: what it is made of, and the way of a request through it.
 
-use crate::admit::{Admission, Chain};
-use crate::authorize::{self, Question};
+use crate::admit::Chain;
+use crate::authorize::{self, Authorizer};
 use crate::client::Client;
 use crate::encoding::{self, Wishes};
 use crate::error::{ApiError, Reason};
@@ -9,6 +9,7 @@ use crate::hooks::{DenyList, Extensions, NodeDialer};
 use crate::kinds;
 use crate::metrics::{About, Metrics};
 use crate::openapi::Documents;
+use crate::options::Options;
 use crate::path::{Query, Target, Verb};
 use crate::paths::counted;
 use crate::peer::Peer;
@@ -39,39 +40,13 @@ pub fn body(bytes: impl Into<Bytes>) -> Body {
     Full::new(bytes.into()).map_err(|never: Infallible| match never {}).boxed_unsync()
 }
 
-/// Limits of the server.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// Bytes that a request's body may have (upstream: 3 MiB).
-    pub body_bytes: usize,
-    /// Reads that may be worked on at once, watches aside; more get 429 (upstream: 400).
-    pub in_flight: usize,
-    /// Writes that may be worked on at once; more get 429 (upstream: 200).
-    pub in_flight_mutating: usize,
-    /// Watches that may be open at once; more get 429.
-    pub watches: usize,
-    /// Which admission plugins are on.
-    pub admission: Admission,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            body_bytes: 3 << 20,
-            in_flight: 400,
-            in_flight_mutating: 200,
-            watches: 20_000,
-            admission: Admission::default(),
-        }
-    }
-}
-
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) options: Options,
     pub(crate) registry: Registry,
     pub(crate) admission: Chain,
+    pub(crate) authorizer: Authorizer,
     pub(crate) documents: Documents,
     pub(crate) metrics: Metrics,
     reads: Semaphore,
@@ -100,6 +75,7 @@ impl ApiServer {
             store,
             registry: Registry::new(kinds::all()),
             admission: Chain::new(&options.admission),
+            authorizer: Authorizer::new(&options.authorization),
             documents: Documents::default(),
             metrics: Metrics::default(),
             reads: Semaphore::new(options.in_flight),
@@ -115,7 +91,7 @@ impl ApiServer {
         Self { inner: Arc::new(inner) }
     }
 
-    /// Makes the namespaces that always are. `/readyz` fails before it is done.
+    /// Makes the namespaces, roles and bindings that always are. `/readyz` fails before it is done.
     pub async fn prepare(&self) -> Result<(), ApiError> {
         let client = self.client(UserInfo::admin("system:apiserver"));
         for name in NAMESPACES {
@@ -127,6 +103,7 @@ impl ApiServer {
                 Err(error) => return Err(error),
             }
         }
+        authorize::bootstrap::reconcile(&client).await?;
         self.inner.prepared.store(true, Ordering::Release);
         Ok(())
     }
@@ -271,7 +248,7 @@ impl ApiServer {
             Ok(None) => {
                 let about = About::path(if parts.method == Method::HEAD { "HEAD" } else { "GET" }, counted(path));
                 let verb = parts.method.as_str().to_lowercase();
-                let answer = match authorize::path(&user, &verb, path) {
+                let answer = match authorize::path(self, &user, &verb, path).await {
                     Ok(()) => self.other(&parts, &query).await,
                     Err(error) => Err(error),
                 };
@@ -300,8 +277,7 @@ impl ApiServer {
             }
             _ => Selector::default(),
         };
-        let question = Question { user: &user, target: &target, selector: &selector };
-        authorize::resource(self, &question).await?;
+        authorize::resource(self, &user, &target, &selector).await?;
         let kind = kind.ok_or_else(verbs::no_resource)?;
         // Held until the answer is made; a watch's body has a permit of its own.
         let _permit = self.permit(target.verb, &peer)?;

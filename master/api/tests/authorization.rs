@@ -199,7 +199,8 @@ async fn the_masters_parts_have_their_roles_and_no_more() {
     let scheduler = part(identity::SCHEDULER_USER);
     expect(&server, &scheduler, Method::GET, "/api/v1/pods", Value::Null, 200).await;
     expect(&server, &scheduler, Method::GET, "/api/v1/secrets", Value::Null, 403).await;
-    expect(&server, &scheduler, Method::DELETE, &format!("{PODS}/on-n1"), Value::Null, 403).await;
+    expect(&server, &scheduler, Method::POST, PODS, json!({"metadata": {"name": "x"}}), 403).await;
+    expect(&server, &scheduler, Method::DELETE, "/api/v1/nodes/n1", Value::Null, 403).await;
     let controllers = part(identity::CONTROLLER_MANAGER_USER);
     let taint = json!({"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}});
     expect(&server, &controllers, Method::PATCH, "/api/v1/nodes/n1", taint, 200).await;

@@ -13,6 +13,7 @@ mod requestor;
 pub use chain::Admission;
 pub(crate) use chain::Chain;
 
+use crate::authorize::escalation;
 use crate::error::ApiError;
 use crate::hooks::BoxFuture;
 use crate::registry::Subresource;
@@ -108,7 +109,9 @@ pub(crate) trait Plugin: fmt::Debug + Send + Sync {
 pub(crate) async fn create(call: &Call, fields: &mut Fields) -> Result<Admitted, ApiError> {
     requestor::stamp(call, fields);
     let request = Request { call, operation: Operation::Create, subresource: None, old: None };
-    admit(&request, fields).await
+    let admitted = admit(&request, fields).await?;
+    escalation::check(call, fields, None).await?;
+    Ok(admitted)
 }
 
 /// A changed object, which plugins may change further.
@@ -119,7 +122,9 @@ pub(crate) async fn update(
     subresource: Option<Subresource>,
 ) -> Result<Admitted, ApiError> {
     let request = Request { call, operation: Operation::Update, subresource, old: Some(old) };
-    admit(&request, new).await
+    let admitted = admit(&request, new).await?;
+    escalation::check(call, new, Some(old)).await?;
+    Ok(admitted)
 }
 
 /// A new (`old` is none) or changed object that is valid by its kind's rules: the last word.

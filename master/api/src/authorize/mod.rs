@@ -1,87 +1,189 @@
-//! Who may do what: the admin everything, parts of the master by their role, a node what is its own, everybody
-//! health and the version; an authenticated caller discovery too.
+//! Who may do what: the modes of the configuration, asked in order; whatever none of them allows is refused.
+//!
+//! `Node` narrows nodes to what is theirs, `RBAC` goes by roles and bindings. Both decide over indexes that are brought up
+//! to the store's head at each question ([`feed`]), so that a role counts for the very next request. Members of
+//! `system:masters` may do everything, whatever roles there are: the server itself starts by that.
 
+pub(crate) mod bootstrap;
+pub(crate) mod escalation;
+mod feed;
+mod graph;
 mod node;
+mod references;
 mod roles;
 
 use crate::error::{ApiError, Reason};
-use crate::path::Target;
+use crate::path::{Target, Verb};
 use crate::selector::Selector;
 use crate::server::ApiServer;
 use crate::user::UserInfo;
+use crate::verbs::store_error;
 use config_kube::identity;
+use feed::Kept;
+use graph::Graph;
+pub(crate) use master_rbac::{Request, Resource};
+use master_rbac::{Snapshot, Verdict, Who};
+
+/// One way of deciding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// Nodes have what is theirs.
+    Node,
+    /// Roles and bindings.
+    Rbac,
+    /// Everybody may do everything.
+    AlwaysAllow,
+}
+
+/// The deciders and what they know.
+#[derive(Debug)]
+pub(crate) struct Authorizer {
+    modes: Vec<Mode>,
+    roles: Kept<Snapshot>,
+    graph: Kept<Graph>,
+}
+
+/// What was decided, with the reason as reviews tell it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Decision {
+    Allow(String),
+    NoOpinion(String),
+}
 
 /// A request, as authorization sees it.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Question<'a> {
     pub(crate) user: &'a UserInfo,
-    pub(crate) target: &'a Target,
-    pub(crate) selector: &'a Selector,
+    pub(crate) request: Request<'a>,
+    /// The node to which a field selector narrows a list, if one does.
+    pub(crate) of_node: Option<&'a str>,
 }
 
-/// Paths that everybody may read.
-const PUBLIC: &[&str] = &["/healthz", "/livez", "/readyz", "/version"];
-/// Paths that tell what is served; for authenticated callers.
-const DISCOVERY: &[&str] = &["/api", "/apis", "/openapi"];
-
-fn below(path: &str, roots: &[&str]) -> bool {
-    roots.iter().any(|root| path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
-}
-
-/// Whether a caller may read a path that is no resource.
-pub(crate) fn path(user: &UserInfo, verb: &str, path: &str) -> Result<(), ApiError> {
-    let reads = matches!(verb, "get" | "head");
-    let allowed = user.in_group(identity::MASTERS_GROUP)
-        || reads && below(path, PUBLIC)
-        || reads && below(path, DISCOVERY) && user.in_group(identity::AUTHENTICATED_GROUP);
-    if allowed {
-        return Ok(());
+impl UserInfo {
+    pub(crate) fn who(&self) -> Who<'_> {
+        Who { name: &self.name, groups: &self.groups }
     }
-    Err(ApiError::new(Reason::Forbidden, format!("forbidden: User {:?} cannot {verb} path {path:?}", user.name)))
+}
+
+impl Authorizer {
+    pub(crate) fn new(modes: &[Mode]) -> Self {
+        Self { modes: modes.to_vec(), roles: Kept::new(roles::TABLES), graph: Kept::new(graph::TABLES) }
+    }
+
+    /// Whether everybody may do everything.
+    pub(crate) fn is_open(&self) -> bool {
+        self.modes.contains(&Mode::AlwaysAllow)
+    }
+}
+
+/// The place of a target, as roles see it. A namespace's own object counts as inside itself, so that whoever has a role
+/// in it may see it.
+pub(crate) fn resource_of<'a>(target: &'a Target, selector: &'a Selector) -> Resource<'a> {
+    let listed = matches!(target.verb, Verb::List | Verb::Watch);
+    let named = if listed { selector.exact("metadata.name").unwrap_or_default() } else { "" };
+    let name = if target.name.is_empty() { named } else { &target.name };
+    let own = target.group.is_empty() && target.plural == "namespaces";
+    let namespace = if own { &target.name } else { &target.namespace };
+    Resource { group: &target.group, resource: &target.plural, subresource: &target.subresource, namespace, name }
+}
+
+/// Decides one question.
+pub(crate) async fn decide(api: &ApiServer, question: &Question<'_>) -> Result<Decision, ApiError> {
+    if question.user.in_group(identity::MASTERS_GROUP) {
+        return Ok(Decision::Allow(String::new()));
+    }
+    let authorizer = &api.inner.authorizer;
+    let mut reasons = Vec::new();
+    for mode in &authorizer.modes {
+        let decision = match mode {
+            Mode::AlwaysAllow => Decision::Allow(String::new()),
+            Mode::Node => match question.user.node() {
+                None => continue,
+                Some(node) => node::decide(api, node, question).await?,
+            },
+            Mode::Rbac => by_roles(api, question).await?,
+        };
+        match decision {
+            Decision::Allow(why) => return Ok(Decision::Allow(why)),
+            Decision::NoOpinion(why) if why.is_empty() => {}
+            Decision::NoOpinion(why) => reasons.push(why),
+        }
+    }
+    Ok(Decision::NoOpinion(reasons.join("\n")))
+}
+
+async fn by_roles(api: &ApiServer, question: &Question<'_>) -> Result<Decision, ApiError> {
+    let verdict = with_roles(api, |roles| roles.decide(&question.user.who(), &question.request)).await?;
+    Ok(match verdict {
+        Verdict::Allowed(why) => Decision::Allow(why),
+        Verdict::NoOpinion(why) => Decision::NoOpinion(why),
+    })
+}
+
+/// Looks at all roles and bindings as they are now.
+pub(crate) async fn with_roles<T>(api: &ApiServer, look: impl FnOnce(&Snapshot) -> T) -> Result<T, ApiError> {
+    api.inner.authorizer.roles.with(&*api.inner.store, look).await.map_err(store_error)
+}
+
+/// Refuses what is not allowed.
+pub(crate) async fn require(api: &ApiServer, question: &Question<'_>) -> Result<(), ApiError> {
+    match decide(api, question).await? {
+        Decision::Allow(_) => Ok(()),
+        Decision::NoOpinion(why) => Err(refusal(question, &why)),
+    }
+}
+
+/// Whether somebody may do something to a resource: for those who must know beyond the request itself.
+pub(crate) async fn may(
+    api: &ApiServer,
+    user: &UserInfo,
+    verb: &str,
+    resource: Resource<'_>,
+) -> Result<bool, ApiError> {
+    let question = Question { user, request: Request::Resource(verb, resource), of_node: None };
+    Ok(matches!(decide(api, &question).await?, Decision::Allow(_)))
+}
+
+/// Whether a caller may use a path that is no resource.
+pub(crate) async fn path(api: &ApiServer, user: &UserInfo, verb: &str, path: &str) -> Result<(), ApiError> {
+    require(api, &Question { user, request: Request::Path(verb, path), of_node: None }).await
 }
 
 /// Whether a caller may do what it asks of a resource.
-pub(crate) async fn resource(api: &ApiServer, question: &Question<'_>) -> Result<(), ApiError> {
-    let user = question.user;
-    if user.in_group(identity::MASTERS_GROUP) || roles::allow(user, question.target) {
-        return Ok(());
-    }
-    let why = match user.node() {
-        Some(node) => match node::allow(api, node, question).await? {
-            None => return Ok(()),
-            Some(why) => why,
-        },
-        None => String::new(),
-    };
-    Err(refusal(question, &why))
+pub(crate) async fn resource(
+    api: &ApiServer,
+    user: &UserInfo,
+    target: &Target,
+    selector: &Selector,
+) -> Result<(), ApiError> {
+    let request = Request::Resource(target.verb.as_str(), resource_of(target, selector));
+    let of_node = selector.exact("spec.nodeName").or_else(|| selector.exact("nodeName"));
+    require(api, &Question { user, request, of_node }).await
 }
 
 /// Upstream's words for a refusal.
 fn refusal(question: &Question<'_>, why: &str) -> ApiError {
-    let target = question.target;
-    let plural = match (target.group.as_str(), target.subresource.as_str()) {
-        ("", "") => target.plural.clone(),
-        ("", sub) => format!("{}/{sub}", target.plural),
-        (group, "") => format!("{}.{group}", target.plural),
-        (group, sub) => format!("{}.{group}/{sub}", target.plural),
+    let user = &question.user.name;
+    let why = if why.is_empty() { String::new() } else { format!(": {why}") };
+    let wanted = match question.request {
+        Request::Path(verb, path) => {
+            return ApiError::new(
+                Reason::Forbidden,
+                format!("forbidden: User {user:?} cannot {verb} path {path:?}{why}"),
+            );
+        }
+        Request::Resource(verb, wanted) => (verb, wanted),
     };
-    let resource = match target.subresource.as_str() {
-        "" => target.plural.clone(),
-        sub => format!("{}/{sub}", target.plural),
-    };
-    let scope = match target.namespace.as_str() {
+    let (verb, Resource { group, resource, subresource, namespace, name }) = wanted;
+    let qualified = if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") };
+    let full = if subresource.is_empty() { resource.to_owned() } else { format!("{resource}/{subresource}") };
+    let scope = match namespace {
         "" => "at the cluster scope".to_owned(),
         namespace => format!("in the namespace {namespace:?}"),
     };
-    let name = if target.name.is_empty() { String::new() } else { format!(" {:?}", target.name) };
-    let mut text = format!(
-        "{plural}{name} is forbidden: User {:?} cannot {} resource {resource:?} in API group {:?} {scope}",
-        question.user.name,
-        target.verb.as_str(),
-        target.group,
+    let named = if name.is_empty() { String::new() } else { format!(" {name:?}") };
+    let text = format!(
+        "{qualified}{named} is forbidden: User {user:?} cannot {verb} resource {full:?} in API group {group:?} {scope}{why}"
     );
-    if !why.is_empty() {
-        text = format!("{text}: {why}");
-    }
-    ApiError::new(Reason::Forbidden, text).about(&target.group, &target.plural, &target.name)
+    ApiError::new(Reason::Forbidden, text).about(group, resource, name)
 }

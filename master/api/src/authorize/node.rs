@@ -1,141 +1,198 @@
 //! What a node may do: itself, its lease, what is bound to it, and what those pods refer to (upstream: the Node
-//! authorizer). What it may write into them, `admit` says.
+//! authorizer). What it may write into them, the admission plugin `NodeRestriction` says.
 
-use super::Question;
+use super::graph::{Graph, Kind};
+use super::{Decision, Question, Request, Resource};
 use crate::error::ApiError;
-use crate::path::Verb;
 use crate::server::ApiServer;
 use crate::verbs::store_error;
 use config_kube::identity;
-use master_store::ListQuery;
-use serde_json::Value;
+use std::sync::LazyLock;
 
-/// None where it may; otherwise why not.
-pub(super) async fn allow(api: &ApiServer, node: &str, question: &Question<'_>) -> Result<Option<String>, ApiError> {
-    let target = question.target;
-    let named = match target.verb {
-        Verb::List | Verb::Watch => question.selector.exact("metadata.name").unwrap_or_default(),
-        Verb::Get | Verb::Create | Verb::Update | Verb::Patch | Verb::Delete | Verb::DeleteCollection => &target.name,
+/// What every node may do alike.
+static RULES: LazyLock<Vec<master_rbac::Rule>> = LazyLock::new(master_rbac::defaults::node_rules);
+
+/// Whether it may; else why not.
+type Answer = Result<(), String>;
+
+/// Decides for a node.
+pub(super) async fn decide(api: &ApiServer, node: &str, question: &Question<'_>) -> Result<Decision, ApiError> {
+    let answer = match question.request {
+        Request::Path(..) => Err(String::new()),
+        Request::Resource(verb, wanted) if needs_graph(&wanted) => {
+            let look = |graph: &Graph| related(graph, node, verb, &wanted, question.of_node);
+            api.inner.authorizer.graph.with(&*api.inner.store, look).await.map_err(store_error)?
+        }
+        Request::Resource(verb, wanted) => own(node, verb, &wanted, question),
     };
-    match (target.group.as_str(), target.plural.as_str(), target.subresource.as_str()) {
-        ("", "nodes", "" | "status") => Ok(own_node(node, named, target.verb, &target.subresource)),
-        ("coordination.k8s.io", "leases", "") => Ok(own_lease(node, named, question)),
-        ("", "pods", sub) => pod(api, node, question, sub).await,
-        ("", "secrets" | "configmaps", "") => referenced(api, node, named, question).await,
-        ("" | "events.k8s.io", "events", "") => {
-            let records = matches!(target.verb, Verb::Create | Verb::Update | Verb::Patch);
-            Ok((!records).then(|| "nodes only record events".to_owned()))
-        }
-        ("certificates.k8s.io", "certificatesigningrequests", "") => {
-            let asks = matches!(target.verb, Verb::Create | Verb::Get | Verb::List | Verb::Watch);
-            Ok((!asks).then(|| "nodes only make requests and read them".to_owned()))
-        }
-        _ => Ok(Some(format!("node {node:?} has no business with this resource"))),
+    Ok(match answer {
+        Ok(()) => Decision::Allow(String::new()),
+        Err(why) => Decision::NoOpinion(why),
+    })
+}
+
+fn needs_graph(wanted: &Resource<'_>) -> bool {
+    match wanted.group {
+        "" => matches!(
+            wanted.resource,
+            "secrets" | "configmaps" | "persistentvolumeclaims" | "persistentvolumes" | "serviceaccounts" | "pods"
+        ),
+        "resource.k8s.io" => matches!(wanted.resource, "resourceclaims" | "resourceslices"),
+        "storage.k8s.io" => wanted.resource == "volumeattachments",
+        _ => false,
     }
 }
 
-fn own_node(node: &str, named: &str, verb: Verb, subresource: &str) -> Option<String> {
+fn refused<T>(why: &str) -> Result<T, String> {
+    Err(why.to_owned())
+}
+
+/// What is decided by names alone, and the rest by the rules that are every node's.
+fn own(node: &str, verb: &str, wanted: &Resource<'_>, question: &Question<'_>) -> Answer {
+    match (wanted.group, wanted.resource) {
+        ("", "nodes") => own_node(node, verb, wanted),
+        ("coordination.k8s.io", "leases") => own_lease(node, verb, wanted),
+        ("storage.k8s.io", "csinodes") => own_csi_node(node, verb, wanted),
+        _ if RULES.iter().any(|rule| rule.allows(&question.request)) => Ok(()),
+        _ => refused(""),
+    }
+}
+
+fn own_node(node: &str, verb: &str, wanted: &Resource<'_>) -> Answer {
+    match (wanted.subresource, verb) {
+        // Stricter than upstream, where a node registers itself.
+        ("", "create") => refused("the master makes the Node of a machine that it admitted"),
+        ("", "update" | "patch") | ("status", "update" | "patch") => Ok(()),
+        ("", "get" | "list" | "watch") if wanted.name == node => Ok(()),
+        ("", "get" | "list" | "watch") if wanted.name.is_empty() => {
+            Err(format!("node '{node}' cannot read all nodes, only its own Node object"))
+        }
+        ("", "get" | "list" | "watch") => {
+            Err(format!("node '{node}' cannot read '{}', only its own Node object", wanted.name))
+        }
+        _ => refused(""),
+    }
+}
+
+fn own_lease(node: &str, verb: &str, wanted: &Resource<'_>) -> Answer {
+    if !matches!(verb, "get" | "create" | "update" | "patch" | "delete") {
+        return refused("can only get, create, update, patch, or delete a node lease");
+    }
+    if wanted.namespace != identity::NODE_LEASE_NAMESPACE {
+        let namespace = identity::NODE_LEASE_NAMESPACE;
+        return Err(format!("can only access leases in the {namespace:?} system namespace"));
+    }
+    // The name of a new one is seen by admission.
+    if verb != "create" && wanted.name != node {
+        return refused("can only access node lease with the same name as the requesting node");
+    }
+    Ok(())
+}
+
+fn own_csi_node(node: &str, verb: &str, wanted: &Resource<'_>) -> Answer {
+    if !matches!(verb, "get" | "create" | "update" | "patch" | "delete") {
+        return refused("can only get, create, update, patch, or delete a CSINode");
+    }
+    if !wanted.subresource.is_empty() {
+        return refused("cannot authorize CSINode subresources");
+    }
+    if verb != "create" && wanted.name != node {
+        return refused("can only access CSINode with the same name as the requesting node");
+    }
+    Ok(())
+}
+
+/// What is decided by what pods on the node refer to.
+fn related(graph: &Graph, node: &str, verb: &str, wanted: &Resource<'_>, of_node: Option<&str>) -> Answer {
+    let Resource { resource, subresource, namespace, name, .. } = *wanted;
+    let reached = |kind| relation(node, name, graph.reaches(node, kind, namespace, name));
+    match resource {
+        "secrets" => read_namespaced(verb, wanted).and_then(|()| reached(Kind::Secret)),
+        "configmaps" => read_namespaced(verb, wanted).and_then(|()| reached(Kind::ConfigMap)),
+        "persistentvolumeclaims" if subresource == "status" => match verb {
+            "update" | "patch" => reached(Kind::Claim),
+            _ => refused("can only get/update/patch this type"),
+        },
+        "persistentvolumeclaims" => read_one(verb, wanted).and_then(|()| reached(Kind::Claim)),
+        "persistentvolumes" => read_one(verb, wanted).and_then(|()| relation(node, name, graph.has_volume(node, name))),
+        "resourceclaims" => read_one(verb, wanted).and_then(|()| reached(Kind::ResourceClaim)),
+        "volumeattachments" => {
+            read_one(verb, wanted).and_then(|()| relation(node, name, graph.has_attachment(node, name)))
+        }
+        "serviceaccounts" => match (subresource, verb) {
+            ("", "get") => reached(Kind::ServiceAccount),
+            ("token", "create") if !name.is_empty() => reached(Kind::ServiceAccount),
+            ("", _) => refused("can only get individual service accounts"),
+            ("token", _) => refused("can only create tokens for individual service accounts"),
+            _ => refused("can only create token subresource of serviceaccount"),
+        },
+        "resourceslices" => slice(graph, node, verb, wanted, of_node),
+        _ => pod(graph, node, verb, wanted, of_node),
+    }
+}
+
+fn relation(node: &str, name: &str, found: bool) -> Answer {
+    if name.is_empty() {
+        return refused("No Object name found");
+    }
+    if found {
+        return Ok(());
+    }
+    Err(format!("no relationship found between node '{node}' and this object"))
+}
+
+fn read_one(verb: &str, wanted: &Resource<'_>) -> Answer {
+    if verb != "get" {
+        return refused("can only get individual resources of this type");
+    }
+    if !wanted.subresource.is_empty() {
+        return refused("cannot get subresource");
+    }
+    Ok(())
+}
+
+fn read_namespaced(verb: &str, wanted: &Resource<'_>) -> Answer {
+    if !matches!(verb, "get" | "list" | "watch") {
+        return refused("can only read resources of this type");
+    }
+    if !wanted.subresource.is_empty() {
+        return refused("cannot read subresource");
+    }
+    if wanted.namespace.is_empty() {
+        return refused("can only read namespaced object of this type");
+    }
+    Ok(())
+}
+
+fn slice(graph: &Graph, node: &str, verb: &str, wanted: &Resource<'_>, of_node: Option<&str>) -> Answer {
+    if !wanted.subresource.is_empty() {
+        return refused("cannot authorize ResourceSlice subresources");
+    }
     match verb {
-        Verb::Create => Some("the master makes the Node of a machine that it admitted".to_owned()),
-        Verb::Delete | Verb::DeleteCollection => Some("nodes do not delete nodes".to_owned()),
-        Verb::Get | Verb::List | Verb::Watch | Verb::Update | Verb::Patch if named == node => None,
-        Verb::Get | Verb::List | Verb::Watch => Some(format!(
-            "node {node:?} cannot read {named:?}, only its own Node object (field selector metadata.name)"
-        )),
-        Verb::Update | Verb::Patch if subresource == "status" => {
-            Some(format!("node {node:?} is not allowed to modify the status of node {named:?}"))
+        // Whose it is, is seen by admission.
+        "create" => Ok(()),
+        "get" | "update" | "patch" | "delete" => relation(node, wanted.name, graph.has_slice(node, wanted.name)),
+        "list" | "watch" | "deletecollection" if of_node == Some(node) => Ok(()),
+        "list" | "watch" | "deletecollection" => {
+            refused("can only list/watch/deletecollection resourceslices with nodeName field selector")
         }
-        Verb::Update | Verb::Patch => Some(format!("node {node:?} is not allowed to modify node {named:?}")),
+        _ => refused(
+            "only the following verbs are allowed for a ResourceSlice: get, watch, list, create, update, patch, delete, \
+             deletecollection",
+        ),
     }
 }
 
-fn own_lease(node: &str, named: &str, question: &Question<'_>) -> Option<String> {
-    let target = question.target;
-    let here = target.namespace == identity::NODE_LEASE_NAMESPACE;
-    let own = named == node || target.verb == Verb::Create;
-    let single = target.verb != Verb::DeleteCollection;
-    let text = "can only access node lease with the same name as the requesting node, in namespace kube-node-lease";
-    (!(here && own && single)).then(|| text.to_owned())
-}
-
-async fn pod(api: &ApiServer, node: &str, question: &Question<'_>, sub: &str) -> Result<Option<String>, ApiError> {
-    let target = question.target;
-    let selected = || {
-        let own = question.selector.exact("spec.nodeName") == Some(node);
-        (!own).then(|| format!("can only list/watch pods with field selector spec.nodeName={node}"))
-    };
-    match (target.verb, sub) {
-        (Verb::List | Verb::Watch, "") => Ok(selected()),
-        (Verb::Get | Verb::Delete, "") | (Verb::Get | Verb::Update | Verb::Patch, "status") => {
-            let key = format!("pods/{}/{}", target.namespace, target.name);
-            let entry = api.inner.store.get(&key).await.map_err(store_error)?.entry;
-            // What does not exist is said so by the verb itself.
-            let Some(entry) = entry else { return Ok(None) };
-            let pod: Value = serde_json::from_slice(&entry.value).unwrap_or_default();
-            Ok((!bound(&pod, node)).then(|| no_relation(node)))
-        }
-        _ => Ok(Some(format!("node {node:?} has no business with this resource"))),
+fn pod(graph: &Graph, node: &str, verb: &str, wanted: &Resource<'_>, of_node: Option<&str>) -> Answer {
+    let Resource { subresource, namespace, name, .. } = *wanted;
+    let bound = || relation(node, name, graph.has_pod(node, namespace, name));
+    match (subresource, verb) {
+        ("", "get") => bound(),
+        ("", "list" | "watch") if of_node == Some(node) => Ok(()),
+        ("", "list" | "watch") if !name.is_empty() => bound(),
+        ("", "list" | "watch") => refused("can only list/watch pods with spec.nodeName field selector"),
+        // Which ones, is seen by admission.
+        ("", "delete") | ("status", "update" | "patch") | ("eviction", "create") => Ok(()),
+        _ => refused(""),
     }
-}
-
-fn bound(pod: &Value, node: &str) -> bool {
-    pod.pointer("/spec/nodeName").is_some_and(|name| name == node)
-}
-
-fn no_relation(node: &str) -> String {
-    format!("no relationship found between node '{node}' and this object")
-}
-
-/// Secrets and config maps: those that a pod bound to the node refers to, one by one.
-async fn referenced(
-    api: &ApiServer,
-    node: &str,
-    named: &str,
-    question: &Question<'_>,
-) -> Result<Option<String>, ApiError> {
-    let target = question.target;
-    if !matches!(target.verb, Verb::Get | Verb::List | Verb::Watch) {
-        return Ok(Some("nodes only read secrets and config maps".to_owned()));
-    }
-    if named.is_empty() || target.namespace.is_empty() {
-        return Ok(Some("can only read them one by one, by name".to_owned()));
-    }
-    let prefix = format!("pods/{}/", target.namespace);
-    let query = ListQuery { prefix, ..ListQuery::default() };
-    let pods = api.inner.store.list(query).await.map_err(store_error)?.entries;
-    for entry in pods {
-        let pod: Value = serde_json::from_slice(&entry.value).unwrap_or_default();
-        if bound(&pod, node) && refers(&pod["spec"], &target.plural, named) {
-            return Ok(None);
-        }
-    }
-    Ok(Some(no_relation(node)))
-}
-
-/// Whether a pod's spec refers to a secret or config map of a name.
-fn refers(spec: &Value, plural: &str, name: &str) -> bool {
-    let is = |value: Option<&Value>| value.is_some_and(|value| value == name);
-    let list = |value: &Value, key: &str| value.get(key).and_then(Value::as_array).cloned().unwrap_or_default();
-    let secret = plural == "secrets";
-    let (volume, volume_name, variable, from) = if secret {
-        ("secret", "secretName", "secretKeyRef", "secretRef")
-    } else {
-        ("configMap", "name", "configMapKeyRef", "configMapRef")
-    };
-    if secret && list(spec, "imagePullSecrets").iter().any(|reference| is(reference.get("name"))) {
-        return true;
-    }
-    let volumes = list(spec, "volumes");
-    let mounted = volumes.iter().any(|found| {
-        let projected = found.pointer("/projected/sources").and_then(Value::as_array).cloned().unwrap_or_default();
-        is(found.pointer(&format!("/{volume}/{volume_name}")))
-            || projected.iter().any(|source| is(source.pointer(&format!("/{volume}/name"))))
-    });
-    let containers =
-        ["containers", "initContainers", "ephemeralContainers"].into_iter().flat_map(|key| list(spec, key));
-    mounted
-        || containers.into_iter().any(|container| {
-            list(&container, "env").iter().any(|env| is(env.pointer(&format!("/valueFrom/{variable}/name"))))
-                || list(&container, "envFrom").iter().any(|env| is(env.pointer(&format!("/{from}/name"))))
-        })
 }

@@ -1,92 +1,59 @@
-//! Roles of the master's own parts, until RBAC carries them.
+//! Roles and bindings as the store has them, for decisions.
 
-use crate::path::{Target, Verb};
-use crate::user::UserInfo;
-use config_kube::identity;
+use super::feed::{Change, Follow};
+use master_rbac::{Binding, Role, Snapshot};
+use serde::de::DeserializeOwned;
 
-/// One grant: groups of the API, resources (with their subresources as `pods/status`), verbs. `*` is all.
-struct Grant {
-    groups: &'static [&'static str],
-    resources: &'static [&'static str],
-    verbs: &'static [Verb],
+/// The tables, in the order in which [`Snapshot`] is told of them.
+pub(super) const TABLES: &[&str] = &[
+    "clusterroles.rbac.authorization.k8s.io/",
+    "roles.rbac.authorization.k8s.io/",
+    "clusterrolebindings.rbac.authorization.k8s.io/",
+    "rolebindings.rbac.authorization.k8s.io/",
+];
+/// Tables of roles come first.
+const ROLE_TABLES: usize = 2;
+
+impl Follow for Snapshot {
+    fn apply(&mut self, change: Change) {
+        match change {
+            Change::Reset => *self = Self::default(),
+            Change::Set(table, entry) if table < ROLE_TABLES => match read::<Role>(&entry.key, &entry.value) {
+                Some(role) => self.set_role(role),
+                None => self.forget(table, &entry.key),
+            },
+            Change::Set(table, entry) => match read::<Binding>(&entry.key, &entry.value) {
+                Some(binding) => self.set_binding(binding),
+                None => self.forget(table, &entry.key),
+            },
+            Change::Gone(table, key) => self.forget(table, &key),
+        }
+    }
 }
 
-const READ: &[Verb] = &[Verb::Get, Verb::List, Verb::Watch];
-const WRITE: &[Verb] = &[
-    Verb::Get,
-    Verb::List,
-    Verb::Watch,
-    Verb::Create,
-    Verb::Update,
-    Verb::Patch,
-    Verb::Delete,
-    Verb::DeleteCollection,
-];
-const CREATE: &[Verb] = &[Verb::Create];
-const CHANGE: &[Verb] = &[Verb::Get, Verb::Update, Verb::Patch];
-const RECORD: &[Verb] = &[Verb::Create, Verb::Update, Verb::Patch];
+trait Forget {
+    fn forget(&mut self, table: usize, key: &str);
+}
 
-const EVENTS: Grant = Grant { groups: &["", "events.k8s.io"], resources: &["events"], verbs: RECORD };
-const LEASES: Grant = Grant { groups: &["coordination.k8s.io"], resources: &["leases"], verbs: WRITE };
+impl Forget for Snapshot {
+    fn forget(&mut self, table: usize, key: &str) {
+        let path = key.strip_prefix(TABLES[table]).unwrap_or_default();
+        let (namespace, name) = path.split_once('/').unwrap_or(("", path));
+        if table < ROLE_TABLES {
+            self.remove_role(namespace, name);
+        } else {
+            self.remove_binding(namespace, name);
+        }
+    }
+}
 
-/// Binds pods, says why they wait.
-const SCHEDULER: &[Grant] = &[
-    Grant { groups: &[""], resources: &["nodes", "pods", "namespaces"], verbs: READ },
-    Grant { groups: &[""], resources: &["pods/binding"], verbs: CREATE },
-    Grant { groups: &[""], resources: &["pods/status"], verbs: CHANGE },
-    LEASES,
-    EVENTS,
-];
-
-/// Sees everything; keeps nodes, pods, namespaces and requests in order.
-const CONTROLLERS: &[Grant] = &[
-    Grant { groups: &["*"], resources: &["*"], verbs: READ },
-    Grant {
-        groups: &[""],
-        resources: &["nodes", "pods", "namespaces", "configmaps", "serviceaccounts", "secrets", "events"],
-        verbs: WRITE,
-    },
-    Grant {
-        groups: &[""],
-        resources: &["nodes/status", "pods/status", "namespaces/status", "namespaces/finalize"],
-        verbs: CHANGE,
-    },
-    Grant { groups: &[""], resources: &["pods/eviction"], verbs: CREATE },
-    Grant { groups: &["certificates.k8s.io"], resources: &["certificatesigningrequests"], verbs: WRITE },
-    Grant {
-        groups: &["certificates.k8s.io"],
-        resources: &["certificatesigningrequests/approval", "certificatesigningrequests/status"],
-        verbs: CHANGE,
-    },
-    Grant { groups: &[identity::GROUP], resources: &["nodeattestations"], verbs: WRITE },
-    LEASES,
-    EVENTS,
-];
-
-/// Admits machines: their objects, their Nodes, their certificates.
-const ATTESTATION: &[Grant] = &[
-    Grant { groups: &[identity::GROUP], resources: &["*"], verbs: WRITE },
-    Grant { groups: &[""], resources: &["nodes", "nodes/status"], verbs: WRITE },
-    Grant { groups: &["certificates.k8s.io"], resources: &["*"], verbs: WRITE },
-    Grant { groups: &[""], resources: &["pods", "namespaces", "configmaps"], verbs: READ },
-    EVENTS,
-];
-
-/// Whether a part of the master may do this by its role.
-pub(super) fn allow(user: &UserInfo, target: &Target) -> bool {
-    let grants = match user.name.as_str() {
-        identity::SCHEDULER_USER => SCHEDULER,
-        identity::CONTROLLER_MANAGER_USER => CONTROLLERS,
-        identity::ATTESTATION_USER => ATTESTATION,
-        _ => return false,
-    };
-    let resource = match target.subresource.as_str() {
-        "" => target.plural.clone(),
-        sub => format!("{}/{sub}", target.plural),
-    };
-    grants.iter().any(|grant| {
-        grant.verbs.contains(&target.verb)
-            && grant.groups.iter().any(|group| *group == "*" || *group == target.group)
-            && grant.resources.iter().any(|known| *known == "*" || *known == resource)
-    })
+/// An object of the store; one that can't be read gives no right.
+fn read<T: DeserializeOwned>(key: &str, value: &[u8]) -> Option<T> {
+    match serde_json::from_slice(value) {
+        Ok(object) => Some(object),
+        Err(error) => {
+            tracing::error!(key, %error, "a stored role or binding cannot be read and gives no right");
+            None
+        }
+    }
 }

@@ -1,0 +1,34 @@
+//! What a server is told when it is made: its limits, and how it decides.
+
+use crate::admit::Admission;
+use crate::authorize::Mode;
+
+/// Limits of the server, and how it admits and authorizes.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Bytes that a request's body may have (upstream: 3 MiB).
+    pub body_bytes: usize,
+    /// Reads that may be worked on at once, watches aside; more get 429 (upstream: 400).
+    pub in_flight: usize,
+    /// Writes that may be worked on at once; more get 429 (upstream: 200).
+    pub in_flight_mutating: usize,
+    /// Watches that may be open at once; more get 429.
+    pub watches: usize,
+    /// Which admission plugins are on.
+    pub admission: Admission,
+    /// How it is decided who may do what: asked in order, the first that allows decides.
+    pub authorization: Vec<Mode>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            body_bytes: 3 << 20,
+            in_flight: 400,
+            in_flight_mutating: 200,
+            watches: 20_000,
+            admission: Admission::default(),
+            authorization: vec![Mode::Node, Mode::Rbac],
+        }
+    }
+}
