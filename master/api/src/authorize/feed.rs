@@ -76,7 +76,9 @@ impl<S: Follow> Kept<S> {
                 Ok(()) => {
                     if !changes.is_empty() {
                         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-                        changes.into_iter().for_each(|change| state.apply(change));
+                        for change in changes {
+                            state.apply(change);
+                        }
                     }
                     self.seen.store(head, Ordering::Release);
                     return Ok(());

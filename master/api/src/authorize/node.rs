@@ -62,7 +62,7 @@ fn own_node(node: &str, verb: &str, wanted: &Resource<'_>) -> Answer {
     match (wanted.subresource, verb) {
         // Stricter than upstream, where a node registers itself.
         ("", "create") => refused("the master makes the Node of a machine that it admitted"),
-        ("", "update" | "patch") | ("status", "update" | "patch") => Ok(()),
+        ("" | "status", "update" | "patch") => Ok(()),
         ("", "get" | "list" | "watch") if wanted.name == node => Ok(()),
         ("", "get" | "list" | "watch") if wanted.name.is_empty() => {
             Err(format!("node '{node}' cannot read all nodes, only its own Node object"))

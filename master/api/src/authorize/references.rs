@@ -202,8 +202,12 @@ pub(super) fn of_persistent_volume(value: &[u8]) -> Option<(Ref, BTreeSet<Ref>)>
             secrets.insert(Ref::new(Kind::Secret, place, name));
         }
     };
-    VOLUME_SECRETS.iter().for_each(|source| add(&format!("/{source}/secretRef")));
-    CSI_SECRETS.iter().for_each(|source| add(&format!("/csi/{source}")));
+    for source in VOLUME_SECRETS {
+        add(&format!("/{source}/secretRef"));
+    }
+    for source in CSI_SECRETS {
+        add(&format!("/csi/{source}"));
+    }
     if let Some(name) = text("/azureFile/secretName") {
         let place = text("/azureFile/secretNamespace").filter(|place| !place.is_empty()).unwrap_or(namespace);
         secrets.insert(Ref::new(Kind::Secret, place, name));
