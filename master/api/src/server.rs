@@ -19,7 +19,7 @@ use crate::user::UserInfo;
 use crate::verbs::{self, Call};
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use http_body::Body as _;
 use http_body_util::{BodyExt, Full, Limited, combinators::UnsyncBoxBody};
 use master_store::Store;
@@ -258,7 +258,8 @@ impl ApiServer {
         };
         let kind = self.inner.registry.find(&target.group, &target.version, &target.plural).cloned();
         let about = About::resource(&target, kind.as_ref(), query.has("dryRun"));
-        let asked = Asked { target, query, kind, about: about.clone(), headers: parts.headers };
+        let (method, uri, headers) = (parts.method, parts.uri, parts.headers);
+        let asked = Asked { target, query, kind, about: about.clone(), method, uri, headers };
         let answer = self.resource(asked, user, peer, content).await;
         (about, answer)
     }
@@ -270,7 +271,7 @@ impl ApiServer {
         peer: Peer,
         content: Body,
     ) -> Result<Response<Body>, ApiError> {
-        let Asked { target, query, kind, about, headers } = asked;
+        let Asked { target, query, kind, about, method, uri, headers } = asked;
         let selector = match (&kind, target.verb) {
             (Some(kind), Verb::List | Verb::Watch | Verb::DeleteCollection) => {
                 Selector::parse(kind, query.get("labelSelector"), query.get("fieldSelector"))?
@@ -281,7 +282,7 @@ impl ApiServer {
         let kind = kind.ok_or_else(verbs::no_resource)?;
         // Held until the answer is made; a watch's body has a permit of its own.
         let _permit = self.permit(target.verb, &peer)?;
-        let call = Call { api: self.clone(), user, peer, target, query, headers, kind, about };
+        let call = Call { api: self.clone(), user, peer, target, query, headers, kind, about, method, uri };
         verbs::run(call, content).await
     }
 }
@@ -292,6 +293,8 @@ struct Asked {
     query: Query,
     kind: Option<Arc<Kind>>,
     about: About,
+    method: Method,
+    uri: Uri,
     headers: http::HeaderMap,
 }
 

@@ -134,6 +134,8 @@ pub enum Review {
     SelfSubjectAccess,
     /// What the caller may do in a namespace.
     SelfSubjectRules,
+    /// Not a question: that a pod be put on a node, in the older form that names the pod itself.
+    Binding,
 }
 
 /// One column of a table answer.

@@ -2,7 +2,7 @@
 
 use crate::error::{ApiError, Reason};
 use crate::registry::Kind;
-use crate::validate::{Fields, names, object};
+use crate::validate::{Fields, items, names, object, text};
 use serde_json::Value;
 
 /// One requirement on a label.
@@ -103,6 +103,40 @@ fn field_text(stored: &Value, pointer: &str) -> String {
         None if pointer.ends_with("/unschedulable") || pointer.ends_with("/hostNetwork") => "false".to_owned(),
         Some(Value::Null | Value::Array(_) | Value::Object(_)) | None => String::new(),
     }
+}
+
+/// An object's label selector as text, as upstream writes it: a `LabelSelector`, a map of labels, or text already.
+/// None where there is no selector, which selects nothing.
+pub fn label_text(selector: &Value) -> Option<String> {
+    let fields = match selector {
+        Value::String(text) => return Some(text.clone()),
+        Value::Object(fields) => fields,
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) => return None,
+    };
+    let structured = fields.values().any(|value| !value.is_string()) || fields.is_empty();
+    let labels = if structured { object(fields, "matchLabels") } else { Some(fields) };
+    let mut parts: Vec<(String, String)> = Vec::new();
+    for (key, value) in labels.into_iter().flatten() {
+        parts.push((key.clone(), format!("{key}={}", value.as_str().unwrap_or_default())));
+    }
+    let expressions = if structured { items(fields, "matchExpressions") } else { &[] };
+    for expression in expressions.iter().filter_map(Value::as_object) {
+        let key = text(expression, "key");
+        let mut values: Vec<&str> = items(expression, "values").iter().filter_map(Value::as_str).collect();
+        values.sort_unstable();
+        let list = values.join(",");
+        let part = match text(expression, "operator") {
+            "In" => format!("{key} in ({list})"),
+            "NotIn" => format!("{key} notin ({list})"),
+            "Exists" => key.to_owned(),
+            "DoesNotExist" => format!("!{key}"),
+            // What is no selector selects nothing.
+            _ => return None,
+        };
+        parts.push((key.to_owned(), part));
+    }
+    parts.sort();
+    Some(parts.into_iter().map(|(_, part)| part).collect::<Vec<_>>().join(","))
 }
 
 /// Splits at commas outside parentheses.
@@ -283,6 +317,22 @@ mod tests {
         for bad in ["metadata.name", "metadata.name=a\\x", "metadata.name=a\\", "metadata.name=a=b"] {
             assert!(Selector::parse(&kind, "", bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn an_objects_selector_is_text_that_selects_the_same() {
+        let structured = json!({"matchLabels": {"b": "2", "a": "1"}, "matchExpressions": [
+            {"key": "c", "operator": "In", "values": ["y", "x"]}, {"key": "d", "operator": "DoesNotExist"},
+        ]});
+        assert_eq!(label_text(&structured).unwrap(), "a=1,b=2,c in (x,y),!d");
+        assert_eq!(label_text(&json!({"app": "web"})).unwrap(), "app=web");
+        assert_eq!(label_text(&json!({})).unwrap(), "");
+        assert_eq!(label_text(&json!("a=b")).unwrap(), "a=b");
+        assert_eq!(label_text(&Value::Null), None);
+        let kind = Kind::of::<Pod>(true);
+        let selector = Selector::parse(&kind, &label_text(&structured).unwrap(), "").unwrap();
+        assert!(selector.matches(&json!({"metadata": {"labels": {"a": "1", "b": "2", "c": "x"}}})));
+        assert!(!selector.matches(&json!({"metadata": {"labels": {"a": "1", "b": "2", "c": "x", "d": ""}}})));
     }
 
     #[test]

@@ -1,16 +1,20 @@
 //! The verbs: what each does with a kind's descriptor and the store.
 
 mod answer;
+mod bind;
 mod body;
 mod create;
 mod delete;
+mod evict;
 mod frames;
+mod gateway;
 mod log;
 mod options;
 mod page;
+mod proxy;
 mod read;
 mod review;
-mod subresource;
+mod scale;
 mod update;
 mod watch;
 
@@ -18,17 +22,17 @@ use crate::error::{ApiError, Cause, Reason};
 use crate::metrics::About;
 use crate::path::{Query, Target, Verb, not_allowed};
 use crate::peer::Peer;
-use crate::registry::{Kind, Subresource};
+use crate::registry::{Kind, Review, Subresource};
 use crate::server::{ApiServer, Body};
 use crate::user::UserInfo;
-use http::{HeaderMap, Response};
+use http::{HeaderMap, Method, Response, Uri};
 use master_store::{Entry, StoreError};
 use std::sync::Arc;
 
 pub(crate) use answer::{json_bytes, value_answer};
 
 /// A request for a resource, authorized.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Call {
     pub(crate) api: ApiServer,
     pub(crate) user: UserInfo,
@@ -39,6 +43,8 @@ pub(crate) struct Call {
     pub(crate) kind: Arc<Kind>,
     /// How it is counted.
     pub(crate) about: About,
+    pub(crate) method: Method,
+    pub(crate) uri: Uri,
 }
 
 /// Answers a request.
@@ -54,36 +60,64 @@ pub(crate) async fn run(call: Call, content: Body) -> Result<Response<Body>, Api
         return Err(if elsewhere { not_allowed() } else { no_resource() });
     }
     call.check_write_options()?;
-    if let Some(review) = call.kind.review {
-        return review::run(&call, review, content).await;
+    match call.kind.review {
+        Some(Review::Binding) if call.target.verb == Verb::Create && call.target.name.is_empty() => {
+            return bind::bind_named(&call, content).await;
+        }
+        Some(review) => return review::run(&call, review, content).await,
+        None => {}
     }
-    match (call.target.verb, subresource) {
-        (Verb::Get, None | Some(Subresource::Status | Subresource::Approval)) => read::get(&call).await,
-        (Verb::Get, Some(Subresource::Log)) => log::read(&call).await,
-        (Verb::List, None) => read::list(&call).await,
-        (Verb::Watch, None) => watch::watch(call).await,
-        (Verb::Create, None) if call.target.name.is_empty() => create::create(&call, content).await,
-        (Verb::Create, Some(Subresource::Binding)) => subresource::bind(&call, content).await,
-        (Verb::Create, Some(Subresource::Eviction)) => subresource::evict(&call, content).await,
-        (Verb::Update, None | Some(Subresource::Status | Subresource::Approval | Subresource::Finalize)) => {
-            update::update(&call, subresource, content).await
-        }
-        (Verb::Patch, None | Some(Subresource::Status | Subresource::Approval)) => {
-            update::patch(&call, subresource, content).await
-        }
-        (Verb::Delete, None) => delete::delete(&call, content).await,
-        (Verb::DeleteCollection, None) => delete::collection(&call, content).await,
+    match subresource {
+        None => whole(call, content).await,
+        Some(subresource) => part(&call, subresource, content).await,
+    }
+}
+
+/// Answers a request for objects themselves.
+async fn whole(call: Call, content: Body) -> Result<Response<Body>, ApiError> {
+    match call.target.verb {
+        Verb::Get => read::get(&call).await,
+        Verb::List => read::list(&call).await,
+        Verb::Watch => watch::watch(call).await,
+        Verb::Create if call.target.name.is_empty() => create::create(&call, content).await,
+        Verb::Create => Err(not_allowed()),
+        Verb::Update => update::update(&call, None, content).await,
+        Verb::Patch => update::patch(&call, None, content).await,
+        Verb::Delete => delete::delete(&call, content).await,
+        Verb::DeleteCollection => delete::collection(&call, content).await,
+    }
+}
+
+/// Answers a request for a subresource.
+async fn part(call: &Call, subresource: Subresource, content: Body) -> Result<Response<Body>, ApiError> {
+    match (subresource, call.target.verb) {
+        (Subresource::Scale, Verb::Get | Verb::Update | Verb::Patch) => scale::run(call, content).await,
         (
-            Verb::Get
-            | Verb::List
-            | Verb::Watch
-            | Verb::Create
-            | Verb::Update
-            | Verb::Patch
-            | Verb::Delete
-            | Verb::DeleteCollection,
-            _,
-        ) => Err(not_allowed()),
+            Subresource::Status | Subresource::Approval | Subresource::EphemeralContainers | Subresource::Resize,
+            Verb::Get,
+        ) => read::get(call).await,
+        (
+            Subresource::Status
+            | Subresource::Approval
+            | Subresource::EphemeralContainers
+            | Subresource::Resize
+            | Subresource::Finalize,
+            Verb::Update,
+        ) => update::update(call, Some(subresource), content).await,
+        (
+            Subresource::Status | Subresource::Approval | Subresource::EphemeralContainers | Subresource::Resize,
+            Verb::Patch,
+        ) => update::patch(call, Some(subresource), content).await,
+        (Subresource::Log, Verb::Get) => log::read(call).await,
+        (Subresource::Binding, Verb::Create) => bind::bind(call, content).await,
+        (Subresource::Eviction, Verb::Create) => evict::evict(call, content).await,
+        (Subresource::Proxy, Verb::Get | Verb::Create | Verb::Update | Verb::Patch | Verb::Delete) => {
+            proxy::run(call, call.method.clone(), &call.uri, content).await
+        }
+        (Subresource::Exec | Subresource::Attach | Subresource::PortForward, Verb::Get | Verb::Create) => {
+            Err(proxy::no_tunnel(subresource))
+        }
+        _ => Err(not_allowed()),
     }
 }
 
@@ -132,6 +166,13 @@ pub(crate) fn store_error(error: StoreError) -> ApiError {
 }
 
 impl Call {
+    /// The same request by a client that takes plain JSON, for verbs that make their own answer of it.
+    fn plain(&self) -> Self {
+        let mut plain = self.clone();
+        plain.headers.remove(http::header::ACCEPT);
+        plain
+    }
+
     /// The key of the object that the path names.
     fn key(&self) -> String {
         self.kind.key(&self.target.namespace, &self.target.name)

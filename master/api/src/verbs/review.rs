@@ -21,7 +21,8 @@ pub(super) async fn run(call: &Call, review: Review, content: Body) -> Result<Re
         | Review::SubjectAccess
         | Review::LocalSubjectAccess
         | Review::SelfSubjectAccess
-        | Review::SelfSubjectRules => return Err(not_allowed()),
+        | Review::SelfSubjectRules
+        | Review::Binding => return Err(not_allowed()),
     };
     fields.insert("status".to_owned(), status);
     let answer = call.fields_answer(StatusCode::CREATED, fields)?;

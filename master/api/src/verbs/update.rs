@@ -1,7 +1,7 @@
 //! Update and patch, of objects and of those subresources that have the object's form.
 
 use super::create::warned;
-use super::{Call, store_error};
+use super::{Call, scale, store_error};
 use crate::admit;
 use crate::error::{ApiError, Reason};
 use crate::object::{self, meta_text, metadata, metadata_mut};
@@ -16,7 +16,8 @@ use serde_json::Value;
 /// Tries of a write that demands no resource version, against other writers.
 const TRIES: usize = 16;
 
-const MODIFIED: &str = "the object has been modified; please apply your changes to the latest version and try again";
+pub(super) const MODIFIED: &str =
+    "the object has been modified; please apply your changes to the latest version and try again";
 
 /// Replaces an object or a subresource.
 pub(super) async fn update(
@@ -166,6 +167,7 @@ fn compose(call: &Call, subresource: Option<Subresource>, old: &Fields, mut new:
             take(&mut result, &new, "spec");
             result
         }
+        Some(Subresource::Scale) => scale::compose(call, old, &new),
         Some(subresource) => {
             let mut result = old.clone();
             take(&mut result, &new, "status");

@@ -84,7 +84,7 @@ pub(super) fn age(fields: &Fields, now: Timestamp) -> Value {
 }
 
 /// Time since an RFC 3339 time, as upstream writes it.
-pub(super) fn since(time: &str, now: Timestamp) -> String {
+pub fn since(time: &str, now: Timestamp) -> String {
     match time.parse::<Timestamp>() {
         Ok(time) => human(now.as_second() - time.as_second()),
         Err(_no_time) => "<unknown>".to_owned(),

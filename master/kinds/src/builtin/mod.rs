@@ -27,6 +27,7 @@ mod storage;
 mod volume;
 mod workload;
 
+pub use cells::since as age;
 pub use pod::grace as pod_grace;
 pub use service::{needs_health_check, node_ports};
 pub use service_families::{family_of, validate as validate_families};
@@ -36,6 +37,7 @@ use crate::registry::Kind;
 /// Every built-in kind, in the order of discovery.
 pub fn all() -> Vec<Kind> {
     let mut kinds = vec![
+        review::binding(),
         plain::config_map(),
         endpoints::endpoints(),
         event::core(),

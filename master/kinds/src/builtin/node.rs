@@ -10,7 +10,7 @@ use serde_json::Value;
 pub(super) fn node() -> Kind {
     Kind {
         short_names: &["no"],
-        subresources: &[Subresource::Status],
+        subresources: &[Subresource::Proxy, Subresource::Status],
         columns: const {
             &[
                 column("Status", |fields, _| status(fields).into()),

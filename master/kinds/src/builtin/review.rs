@@ -5,6 +5,7 @@ use config_kube::k8s_openapi::api::authentication::v1::{SelfSubjectReview, Token
 use config_kube::k8s_openapi::api::authorization::v1::{
     LocalSubjectAccessReview, SelfSubjectAccessReview, SelfSubjectRulesReview, SubjectAccessReview,
 };
+use config_kube::k8s_openapi::api::core::v1::Binding;
 
 pub(super) fn self_subject() -> Kind {
     Kind { review: Some(Review::SelfSubject), ..Kind::of::<SelfSubjectReview>(false) }
@@ -28,4 +29,9 @@ pub(super) fn self_subject_rules() -> Kind {
 
 pub(super) fn subject_access() -> Kind {
     Kind { review: Some(Review::SubjectAccess), ..Kind::of::<SubjectAccessReview>(false) }
+}
+
+/// The older way to bind a pod.
+pub(super) fn binding() -> Kind {
+    Kind { review: Some(Review::Binding), ..Kind::of::<Binding>(true) }
 }

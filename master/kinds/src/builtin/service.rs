@@ -14,7 +14,7 @@ pub(super) fn service() -> Kind {
     Kind {
         short_names: &["svc"],
         categories: &["all"],
-        subresources: &[Subresource::Status],
+        subresources: &[Subresource::Proxy, Subresource::Status],
         columns: const {
             &[
                 column("Type", |fields, _| text(spec(fields), "type").into()),

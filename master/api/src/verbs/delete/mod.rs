@@ -66,6 +66,20 @@ fn defaults_to_orphan(call: &Call, options: &Options) -> bool {
     call.kind.strategy.dependents == Dependents::Orphaned && options.policy.is_none() && options.orphan.is_none()
 }
 
+/// What a deletion does to the store at this moment; none where the object is on its way already.
+pub(super) fn operation(
+    call: &Call,
+    entry: &Entry,
+    fields: &Fields,
+    options: &Options,
+) -> Result<Option<Op>, ApiError> {
+    Ok(match plan::plan(&call.kind, fields, options, Timestamp::now()) {
+        Step::Pending => None,
+        Step::Delete(_) => Some(Op::delete(&entry.key, entry.modified)),
+        Step::Update(going) => Some(Op::update(&entry.key, entry.modified, object::encode(&call.kind, going)?)),
+    })
+}
+
 /// Deletes one object, or starts its deletion.
 pub(super) async fn remove(
     call: &Call,
@@ -117,7 +131,7 @@ fn at(outcome: Deleted, revision: u64) -> Deleted {
     }
 }
 
-fn preconditions(call: &Call, entry: &Entry, fields: &Fields, options: &Options) -> Result<(), ApiError> {
+pub(super) fn preconditions(call: &Call, entry: &Entry, fields: &Fields, options: &Options) -> Result<(), ApiError> {
     let own = meta_text(fields, "uid");
     if let Some(uid) = options.uid.as_deref().filter(|uid| *uid != own) {
         return Err(call.conflict(&format!(

@@ -31,7 +31,7 @@ pub(crate) struct Options {
     /// Only the object at this resource version.
     pub(super) version: Option<String>,
     /// Nothing is written.
-    pub(super) dry_run: bool,
+    pub(in crate::verbs) dry_run: bool,
     /// What becomes of dependents, where the request says it.
     pub(super) policy: Option<Policy>,
     /// The older way to say it.
@@ -49,7 +49,7 @@ impl Options {
     }
 
     /// Reads `DeleteOptions`.
-    pub(crate) fn parse(value: &Value) -> Result<Self, ApiError> {
+    pub(in crate::verbs) fn parse(value: &Value) -> Result<Self, ApiError> {
         let word = |pointer: &str| value.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
         match word("/kind").as_deref() {
             None | Some("" | "DeleteOptions") => {}

@@ -1,24 +1,45 @@
-//! Subresources of pods with a body of their own: binding and eviction.
+//! Puts pods on nodes: the binding subresource, and the older `bindings` that name their pod themselves.
 
-use super::{Call, delete, json_bytes};
+use super::answer::success;
+use super::{Call, no_resource};
 use crate::error::{ApiError, Reason};
 use crate::object::{self, metadata, metadata_mut};
 use crate::server::Body;
 use crate::validate::{Fields, items, object_mut, text};
 use http::{Response, StatusCode};
+use master_store::{Op, StoreError};
 use serde_json::{Value, json};
 
 /// Tries against other writers.
 const TRIES: usize = 16;
 
-fn success() -> Response<Body> {
-    let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
-    json_bytes(StatusCode::CREATED, status.to_string().into_bytes())
+/// Binds the pod that a `Binding` names.
+pub(super) async fn bind_named(call: &Call, content: Body) -> Result<Response<Body>, ApiError> {
+    let binding = call.document(content).await?.value;
+    let name = binding.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned();
+    if name.is_empty() {
+        return Err(ApiError::new(Reason::BadRequest, "name is required: metadata.name says which pod is bound"));
+    }
+    let mut inner = call.plain();
+    inner.kind = call.api.inner.registry.find("", "v1", "pods").ok_or_else(no_resource)?.clone();
+    "pods".clone_into(&mut inner.target.plural);
+    "binding".clone_into(&mut inner.target.subresource);
+    inner.target.name = name;
+    bind_to(&inner, &binding).await
+}
+
+/// Binds the pod that the path names.
+pub(super) async fn bind(call: &Call, content: Body) -> Result<Response<Body>, ApiError> {
+    let binding = call.document(content).await?.value;
+    let name = binding.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+    if !name.is_empty() && name != call.target.name {
+        return Err(ApiError::new(Reason::BadRequest, "name in URL does not match name in Binding object"));
+    }
+    bind_to(call, &binding).await
 }
 
 /// Puts a pod on a node, once.
-pub(super) async fn bind(call: &Call, content: Body) -> Result<Response<Body>, ApiError> {
-    let binding = call.document(content).await?.value;
+async fn bind_to(call: &Call, binding: &Value) -> Result<Response<Body>, ApiError> {
     let word = |pointer: &str| binding.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let node = word("/target/name").to_owned();
     let invalid = |field: &str, text: &str| {
@@ -38,15 +59,15 @@ pub(super) async fn bind(call: &Call, content: Body) -> Result<Response<Body>, A
         if !uid.is_empty() && uid != object::meta_text(&old, "uid") {
             return Err(call.conflict("Precondition failed: the pod is not the one that was to be bound (UID)"));
         }
-        let bound = bound(call, &old, &binding, &node)?;
+        let bound = bound(call, &old, binding, &node)?;
         if call.dry_run()? {
-            return Ok(success());
+            return success(StatusCode::CREATED, None, call.accept()?);
         }
         let bytes = object::encode(&call.kind, bound)?;
-        let op = master_store::Op::update(&entry.key, entry.modified, bytes);
+        let op = Op::update(&entry.key, entry.modified, bytes);
         match call.api.inner.store.commit(vec![op]).await {
-            Ok(_) => return Ok(success()),
-            Err(master_store::StoreError::Conflict { .. }) => {}
+            Ok(_) => return success(StatusCode::CREATED, None, call.accept()?),
+            Err(StoreError::Conflict { .. }) => {}
             Err(error) => return Err(super::store_error(error)),
         }
     }
@@ -88,13 +109,4 @@ fn bound(call: &Call, old: &Fields, binding: &Value, node: &str) -> Result<Field
         status.insert("conditions".to_owned(), Value::Array(conditions));
     }
     Ok(pod)
-}
-
-/// Deletes a pod on behalf of somebody who drains its node. There are no disruption budgets yet.
-pub(super) async fn evict(call: &Call, content: Body) -> Result<Response<Body>, ApiError> {
-    let eviction = call.document(content).await?.value;
-    let options = eviction.get("deleteOptions").cloned().unwrap_or(Value::Null);
-    let body = crate::server::body(if options.is_null() { Vec::new() } else { options.to_string().into_bytes() });
-    delete::delete(call, body).await?;
-    Ok(success())
 }

@@ -1,0 +1,229 @@
+//! Eviction: a pod goes if its disruption budget allows it. The budget pays in the transaction in which the pod goes,
+//! so that neither can happen without the other.
+
+use super::answer::success;
+use super::delete::{self, Options};
+use super::{Call, no_resource, store_error};
+use crate::admit;
+use crate::error::{ApiError, Cause, Reason};
+use crate::object::{self, meta_text, metadata};
+use crate::selector::{Selector, label_text};
+use crate::server::Body;
+use crate::validate::{Fields, get, items, object as inner, object_mut, text};
+use http::{Response, StatusCode};
+use master_store::{Entry, ListQuery, Op, StoreError};
+use serde_json::{Map, Value, json};
+
+/// Tries against other writers.
+const TRIES: usize = 20;
+/// Pods that a budget may have paid for without its controller having seen them go (upstream: `MaxDisruptedPodSize`).
+const UNSEEN: usize = 2000;
+const WOULD_VIOLATE: &str = "Cannot evict pod as it would violate the pod's disruption budget.";
+
+/// Evicts a pod.
+pub(super) async fn evict(call: &Call, content: Body) -> Result<Response<Body>, ApiError> {
+    let eviction = call.document(content).await?.value;
+    let name = eviction.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+    if name != call.target.name {
+        return Err(ApiError::new(Reason::BadRequest, "name in URL does not match name in Eviction object"));
+    }
+    let mut options = Options::parse(eviction.get("deleteOptions").unwrap_or(&Value::Null))?;
+    options.dry_run |= call.dry_run()?;
+    for _ in 0..TRIES {
+        let entry = call.entry().await?;
+        let mut pod = object::decode(&call.kind, &entry)?;
+        delete::preconditions(call, &entry, &pod, &options)?;
+        let admitted = admit::delete(call, &pod).await?;
+        let mut ops = if free(&pod) { Vec::new() } else { pay(call, &pod).await? };
+        if !free(&pod) {
+            announce(&mut pod);
+        }
+        ops.extend(delete::operation(call, &entry, &pod, &options)?);
+        ops.extend(admitted.ops);
+        if options.dry_run {
+            return success(StatusCode::CREATED, None, call.accept()?);
+        }
+        match call.api.inner.store.commit(ops).await {
+            Ok(_) => return success(StatusCode::CREATED, None, call.accept()?),
+            Err(StoreError::Conflict { .. }) => {}
+            Err(error) => return Err(store_error(error)),
+        }
+    }
+    Err(ApiError::new(Reason::TooManyRequests, "the pod or its disruption budget changes too fast, try again")
+        .retry_after(10))
+}
+
+/// Whether a pod's going disrupts nothing: it has ended, never ran, or is on its way already.
+fn free(pod: &Fields) -> bool {
+    let phase = inner(pod, "status").map_or("", |status| text(status, "phase"));
+    matches!(phase, "Succeeded" | "Failed" | "Pending") || !meta_text(pod, "deletionTimestamp").is_empty()
+}
+
+/// What the pod's budget pays; nothing where it has none or need not.
+async fn pay(call: &Call, pod: &Fields) -> Result<Vec<Op>, ApiError> {
+    let kind = call.api.inner.registry.find("policy", "v1", "poddisruptionbudgets").ok_or_else(no_resource)?;
+    let query = ListQuery { prefix: kind.prefix(&call.target.namespace), ..ListQuery::default() };
+    let listing = call.api.inner.store.list(query).await.map_err(store_error)?;
+    let pod_value = Value::Object(pod.clone());
+    let mut found: Option<(Entry, Fields)> = None;
+    for entry in listing.entries {
+        let budget = object::decode(kind, &entry)?;
+        let selector = inner(&budget, "spec").and_then(|spec| label_text(get(spec, "selector")));
+        let Some(selector) = selector else { continue };
+        if !Selector::parse(kind, &selector, "").is_ok_and(|selector| selector.matches(&pod_value)) {
+            continue;
+        }
+        if found.is_some() {
+            let text = "Internal error occurred: This pod has more than one PodDisruptionBudget, which the eviction \
+                        subresource does not support.";
+            return Err(ApiError::new(Reason::InternalError, text));
+        }
+        found = Some((entry, budget));
+    }
+    let Some((entry, budget)) = found else { return Ok(Vec::new()) };
+    if !ready(pod) && unhealthy_may_go(&budget) {
+        // Only as long as the pod stays unhealthy: its own revision is held by its own operation.
+        return Ok(Vec::new());
+    }
+    let paid = object::encode(kind, pays(budget, &call.target.name)?)?;
+    Ok(vec![Op::update(&entry.key, entry.modified, paid)])
+}
+
+fn ready(pod: &Fields) -> bool {
+    let conditions = inner(pod, "status").map_or(&[][..], |status| items(status, "conditions"));
+    conditions.iter().any(|condition| {
+        condition.get("type").is_some_and(|kind| kind == "Ready")
+            && condition.get("status").is_some_and(|status| status == "True")
+    })
+}
+
+/// Whether a budget lets pods go that are not ready.
+fn unhealthy_may_go(budget: &Fields) -> bool {
+    let policy = inner(budget, "spec").map_or("", |spec| text(spec, "unhealthyPodEvictionPolicy"));
+    if policy == "AlwaysAllow" {
+        return true;
+    }
+    let healthy = count(budget, "desiredHealthy");
+    count(budget, "currentHealthy") >= healthy && healthy > 0
+}
+
+fn count(budget: &Fields, key: &str) -> i64 {
+    inner(budget, "status").and_then(|status| get(status, key).as_i64()).unwrap_or_default()
+}
+
+/// The budget after it paid for a pod, or why it doesn't.
+fn pays(mut budget: Fields, pod: &str) -> Result<Fields, ApiError> {
+    let name = meta_text(&budget, "name").to_owned();
+    let generation = get(metadata(&budget), "generation").as_i64().unwrap_or_default();
+    if count(&budget, "observedGeneration") < generation {
+        let text = format!("The disruption budget {name} is still being processed by the server.");
+        return Err(refusal(text).retry_after(10));
+    }
+    let forbidden = |why: &str| {
+        let text = format!("poddisruptionbudget.policy {name:?} is forbidden: {why}");
+        Err(ApiError::new(Reason::Forbidden, text).about("policy", "poddisruptionbudget", &name))
+    };
+    let allowed = count(&budget, "disruptionsAllowed");
+    let unseen = inner(&budget, "status").and_then(|status| inner(status, "disruptedPods")).map_or(0, Map::len);
+    if allowed < 0 {
+        return forbidden("pdb disruptions allowed is negative");
+    }
+    if unseen > UNSEEN {
+        return forbidden("DisruptedPods map too big - too many evictions not confirmed by PDB controller");
+    }
+    if allowed == 0 {
+        return Err(refusal(why_not(&budget, &name)));
+    }
+    if let Some(status) = object_mut(&mut budget, "status") {
+        status.insert("disruptionsAllowed".to_owned(), (allowed - 1).into());
+        if let Some(disrupted) = object_mut(status, "disruptedPods") {
+            disrupted.insert(pod.to_owned(), object::now().into());
+        }
+        if allowed == 1 {
+            insufficient(status, generation);
+        }
+    }
+    Ok(budget)
+}
+
+fn refusal(text: String) -> ApiError {
+    let mut error = ApiError::new(Reason::TooManyRequests, WOULD_VIOLATE);
+    error.details.causes = vec![Cause { reason: "DisruptionBudget".into(), message: text, field: String::new() }];
+    error
+}
+
+/// Why a budget allows nothing, in upstream's words.
+fn why_not(budget: &Fields, name: &str) -> String {
+    let conditions = inner(budget, "status").map_or(&[][..], |status| items(status, "conditions"));
+    let condition = conditions.iter().filter_map(Value::as_object).find(|one| text(one, "type") == "DisruptionAllowed");
+    let told = condition.filter(|one| text(one, "status") == "False" && !text(one, "message").is_empty());
+    let (wanted, found) = (count(budget, "desiredHealthy"), count(budget, "currentHealthy"));
+    match told {
+        Some(one) if text(one, "reason") == "SyncFailed" => format!(
+            "The disruption budget {name} does not allow evicting pods currently because it failed sync: {}",
+            text(one, "message")
+        ),
+        _ if found <= wanted => {
+            format!("The disruption budget {name} needs {wanted} healthy pods and has {found} currently")
+        }
+        Some(one) => format!(
+            "The disruption budget {name} does not allow evicting pods currently ({}): {}",
+            text(one, "reason"),
+            text(one, "message")
+        ),
+        None => format!("The disruption budget {name} does not allow evicting pods currently"),
+    }
+}
+
+/// Says that nothing more may go.
+fn insufficient(status: &mut Fields, generation: i64) {
+    let mut conditions = items(status, "conditions").to_vec();
+    let own = |condition: &Value| condition.get("type").is_some_and(|kind| kind == "DisruptionAllowed");
+    let before = conditions.iter().position(own).map(|at| conditions.remove(at)).unwrap_or_default();
+    let since = match before.get("status") {
+        Some(status) if status == "False" => before.get("lastTransitionTime").cloned().unwrap_or_default(),
+        Some(_) | None => object::now().into(),
+    };
+    conditions.push(json!({
+        "type": "DisruptionAllowed", "status": "False", "reason": "InsufficientPods", "message": "",
+        "observedGeneration": generation, "lastTransitionTime": since,
+    }));
+    status.insert("conditions".to_owned(), Value::Array(conditions));
+}
+
+/// Tells in the pod's status why it goes.
+fn announce(pod: &mut Fields) {
+    let Some(status) = object_mut(pod, "status") else { return };
+    let mut conditions = items(status, "conditions").to_vec();
+    conditions.retain(|condition| condition.get("type").is_none_or(|kind| kind != "DisruptionTarget"));
+    conditions.push(json!({
+        "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
+        "message": "Eviction API: evicting", "lastProbeTime": null, "lastTransitionTime": object::now(),
+    }));
+    status.insert("conditions".to_owned(), Value::Array(conditions));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn budget(status: &Value) -> Fields {
+        let budget = json!({"metadata": {"name": "b", "generation": 2}, "spec": {}, "status": status});
+        budget.as_object().unwrap().clone()
+    }
+
+    #[test]
+    fn a_budget_pays_one_by_one_and_says_when_it_is_spent() {
+        let full = budget(&json!({"observedGeneration": 2, "disruptionsAllowed": 1, "desiredHealthy": 2}));
+        let paid = Value::Object(pays(full, "p").unwrap());
+        assert_eq!(paid["status"]["disruptionsAllowed"], 0);
+        assert!(paid["status"]["disruptedPods"]["p"].is_string());
+        assert_eq!(paid["status"]["conditions"][0]["reason"], "InsufficientPods");
+        let spent = pays(paid.as_object().unwrap().clone(), "q").unwrap_err();
+        assert_eq!((spent.code, spent.message.as_str()), (429, WOULD_VIOLATE));
+        assert_eq!(spent.details.causes[0].reason, "DisruptionBudget");
+        assert_eq!(spent.details.causes[0].message, "The disruption budget b needs 2 healthy pods and has 0 currently");
+        let stale = pays(budget(&json!({"observedGeneration": 1, "disruptionsAllowed": 1})), "p").unwrap_err();
+        assert_eq!((stale.code, stale.details.retry_after), (429, Some(10)));
+    }
+}

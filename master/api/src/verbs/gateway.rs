@@ -1,0 +1,83 @@
+//! The way to a node's own API: who it is, a connection to it, and what went wrong on the way.
+
+use super::{Call, no_resource, store_error};
+use crate::error::{ApiError, Reason};
+use crate::hooks::NodeTarget;
+use crate::object;
+use crate::server::Body;
+use crate::validate::{get, items, object as inner};
+use http::{Request, Response, StatusCode};
+use hyper::body::Incoming;
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use std::time::Duration;
+
+/// Time to reach the node and get the answer's header.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// The kubelet's port where the Node says nothing.
+const PORT: u16 = 10250;
+
+/// Where a node's kubelet listens, as its Node object tells.
+pub(super) async fn target(call: &Call, node: &str) -> Result<NodeTarget, ApiError> {
+    let kind = call.api.inner.registry.find("", "v1", "nodes").ok_or_else(no_resource)?;
+    let fetched = call.api.inner.store.get(&kind.key("", node)).await.map_err(store_error)?;
+    let missing = || ApiError::new(Reason::NotFound, format!("nodes {node:?} not found")).about("", "nodes", node);
+    let fields = object::decode(kind, &fetched.entry.ok_or_else(missing)?)?;
+    let status = inner(&fields, "status").cloned().unwrap_or_default();
+    let address = |kind: &str| {
+        let found =
+            items(&status, "addresses").iter().find(|address| address.get("type").is_some_and(|t| t == kind))?;
+        found.get("address")?.as_str().map(str::to_owned)
+    };
+    let found = ["InternalIP", "ExternalIP", "InternalDNS", "Hostname"].into_iter().find_map(address);
+    let address = found.ok_or_else(|| {
+        ApiError::new(Reason::ServiceUnavailable, format!("node {node} has not told its address yet"))
+    })?;
+    let port = get(&status, "daemonEndpoints").pointer("/kubeletEndpoint/Port").and_then(Value::as_u64);
+    let port = port.and_then(|port| u16::try_from(port).ok()).filter(|port| *port > 0).unwrap_or(PORT);
+    Ok(NodeTarget { name: node.to_owned(), address, port })
+}
+
+/// Sends a request to a node and hands back its answer, whose body still comes.
+pub(super) async fn send(
+    call: &Call,
+    target: NodeTarget,
+    request: Request<Body>,
+) -> Result<Response<Incoming>, ApiError> {
+    let node = target.name.clone();
+    let answer = tokio::time::timeout(PATIENCE, ask(call, target, request)).await;
+    answer.unwrap_or_else(|_elapsed| {
+        let text = format!("node {node} did not answer within {} s", PATIENCE.as_secs());
+        Err(ApiError { code: StatusCode::GATEWAY_TIMEOUT.as_u16(), ..ApiError::new(Reason::Timeout, text) })
+    })
+}
+
+async fn ask(call: &Call, target: NodeTarget, request: Request<Body>) -> Result<Response<Incoming>, ApiError> {
+    let node = target.name.clone();
+    let dialer = call
+        .api
+        .node_dialer()
+        .ok_or_else(|| ApiError::new(Reason::ServiceUnavailable, "this server has no way to nodes configured"))?;
+    let stream = dialer.dial(target).await.map_err(|error| unreachable("the node cannot be asked", &error))?;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake::<_, Body>(TokioIo::new(stream))
+        .await
+        .map_err(|error| unreachable("the node does not speak HTTP", &error))?;
+    // The connection lives as long as its answer's body is read; it is driven by a task that ends with it.
+    tokio::spawn(async move {
+        if let Err(error) = connection.await {
+            tracing::debug!(%error, node, "the connection to a node broke off");
+        }
+    });
+    sender.send_request(request).await.map_err(|error| unreachable("the node did not answer", &error))
+}
+
+/// A failure on the way, with all its causes.
+pub(super) fn unreachable(what: &str, error: &dyn std::error::Error) -> ApiError {
+    let mut text = format!("{what}: {error}");
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        text = format!("{text}: {inner}");
+        cause = inner.source();
+    }
+    ApiError::new(Reason::InternalError, text)
+}

@@ -1,0 +1,153 @@
+//! The proxy subresource: a request handed on to a node, and the refusal where there is no way to go.
+
+use super::{Call, gateway, no_resource, store_error};
+use crate::error::{ApiError, Reason};
+use crate::registry::Subresource;
+use crate::server::{Body, body};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
+use http_body_util::BodyExt;
+
+/// Headers that end at each connection (RFC 9110, 7.6.1), and those by which the caller proved itself here.
+const OWN: [HeaderName; 10] = [
+    header::CONNECTION,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+    header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
+    header::AUTHORIZATION,
+    header::COOKIE,
+    header::HOST,
+];
+
+/// Whom a path names: `NAME`, `NAME:PORT`, `SCHEME:NAME:PORT`.
+#[derive(Debug, PartialEq, Eq)]
+struct Place<'a> {
+    tls: Option<bool>,
+    name: &'a str,
+    port: &'a str,
+}
+
+impl<'a> Place<'a> {
+    fn parse(text: &'a str) -> Option<Self> {
+        let place = match text.split(':').collect::<Vec<_>>().as_slice() {
+            [name] => Self { tls: None, name, port: "" },
+            [name, port] => Self { tls: None, name, port },
+            ["https", name, port] => Self { tls: Some(true), name, port },
+            ["http" | "", name, port] => Self { tls: Some(false), name, port },
+            _ => return None,
+        };
+        (!place.name.is_empty()).then_some(place)
+    }
+}
+
+/// Hands a request on.
+pub(super) async fn run(call: &Call, method: Method, uri: &Uri, content: Body) -> Result<Response<Body>, ApiError> {
+    let place = Place::parse(&call.target.name).ok_or_else(|| {
+        ApiError::new(Reason::BadRequest, format!("invalid {} request {:?}", call.kind.singular, call.target.name))
+    })?;
+    if call.headers.contains_key(header::UPGRADE) {
+        let text = "connections that are upgraded are not handed on: this server has no tunnels to nodes";
+        return Err(ApiError::new(Reason::BadRequest, text));
+    }
+    if call.kind.kind != "Node" {
+        return Err(no_path(call, place.name).await?);
+    }
+    if call.target.rest.is_empty() && matches!(method, Method::GET | Method::HEAD) {
+        return with_slash(uri);
+    }
+    let mut target = gateway::target(call, place.name).await?;
+    if !place.port.is_empty() {
+        target.port = place.port.parse().ok().filter(|port| *port > 0).ok_or_else(|| {
+            ApiError::new(Reason::BadRequest, format!("invalid port {:?} in a node request", place.port))
+        })?;
+    }
+    if place.tls == Some(false) {
+        let text = "nodes are reached over the cluster's own TLS only: use https:NAME:PORT or NAME:PORT";
+        return Err(ApiError::new(Reason::BadRequest, text));
+    }
+    let path = format!("{}{}", call.target.rest, uri.query().map_or(String::new(), |query| format!("?{query}")));
+    let mut request = Request::builder().method(method).uri(if path.is_empty() { "/" } else { &path });
+    for (name, value) in passed(&call.headers) {
+        request = request.header(name, value);
+    }
+    let request = request
+        .header(header::HOST, format!("{}:{}", target.name, target.port))
+        .body(content)
+        .map_err(|error| gateway::unreachable("this is no path that can be handed on", &error))?;
+    let answer = gateway::send(call, target, request).await?;
+    Ok(handed_back(answer, uri, &call.target.rest))
+}
+
+/// Headers that go through.
+fn passed(headers: &HeaderMap) -> impl Iterator<Item = (&HeaderName, &HeaderValue)> {
+    headers.iter().filter(|(name, _)| !OWN.contains(name) && !name.as_str().starts_with("impersonate-"))
+}
+
+/// The other end's answer; where it sends elsewhere, by way of this server.
+fn handed_back(answer: Response<hyper::body::Incoming>, uri: &Uri, rest: &str) -> Response<Body> {
+    let (parts, incoming) = answer.into_parts();
+    let mut response = Response::new(incoming.map_err(Into::into).boxed_unsync());
+    *response.status_mut() = parts.status;
+    for (name, value) in passed(&parts.headers) {
+        response.headers_mut().append(name, value.clone());
+    }
+    let base = uri.path().strip_suffix(rest).unwrap_or(uri.path());
+    let location = parts.headers.get(header::LOCATION).and_then(|value| value.to_str().ok());
+    if let Some(location) = location.filter(|location| location.starts_with('/'))
+        && let Ok(value) = HeaderValue::from_str(&format!("{base}{location}"))
+    {
+        response.headers_mut().insert(header::LOCATION, value);
+    }
+    response
+}
+
+/// Sends the client to the same place with a slash, against which relative links are right.
+fn with_slash(uri: &Uri) -> Result<Response<Body>, ApiError> {
+    let query = uri.query().map_or(String::new(), |query| format!("?{query}"));
+    let mut response = Response::new(body(""));
+    *response.status_mut() = StatusCode::MOVED_PERMANENTLY;
+    let to = HeaderValue::from_str(&format!("{}/{query}", uri.path())).map_err(|_not_a_header| no_resource())?;
+    response.headers_mut().insert(header::LOCATION, to);
+    Ok(response)
+}
+
+/// Why a pod or service can't be asked: it does not exist, or the master is not part of the pods' network.
+async fn no_path(call: &Call, name: &str) -> Result<ApiError, ApiError> {
+    let key = call.kind.key(&call.target.namespace, name);
+    let fetched = call.api.inner.store.get(&key).await.map_err(store_error)?;
+    if fetched.entry.is_none() {
+        let text = format!("{} {name:?} not found", call.kind.qualified());
+        return Ok(ApiError::new(Reason::NotFound, text).about(&call.kind.group, &call.kind.plural, name));
+    }
+    let plural = &call.kind.plural;
+    let text = format!(
+        "{plural} {name:?} cannot be reached: this server has no path into the pods' network; ask from inside the \
+         cluster"
+    );
+    Ok(ApiError::new(Reason::ServiceUnavailable, text).about(&call.kind.group, plural, name))
+}
+
+/// The refusal of what needs a tunnel.
+pub(super) fn no_tunnel(subresource: Subresource) -> ApiError {
+    let text = format!("{} is not served: this server has no tunnels to nodes", subresource.name());
+    ApiError::new(Reason::MethodNotAllowed, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_read_in_all_their_forms() {
+        let place = |tls, name, port| Some(Place { tls, name, port });
+        assert_eq!(Place::parse("n1"), place(None, "n1", ""));
+        assert_eq!(Place::parse("n1:10250"), place(None, "n1", "10250"));
+        assert_eq!(Place::parse("https:n1:10250"), place(Some(true), "n1", "10250"));
+        assert_eq!(Place::parse("http:n1:web"), place(Some(false), "n1", "web"));
+        for bad in ["", "ftp:n1:1", "a:b:c:d", ":80"] {
+            assert_eq!(Place::parse(bad), None, "{bad}");
+        }
+    }
+}

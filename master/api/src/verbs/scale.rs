@@ -1,0 +1,203 @@
+//! The scale subresource: an object's number of replicas as an `autoscaling/v1 Scale`.
+
+use super::answer::value_answer;
+use super::{Call, update};
+use crate::accept::{Accept, Form};
+use crate::error::{ApiError, Reason};
+use crate::object::{self, meta_text, metadata};
+use crate::patch::Patch;
+use crate::path::Verb;
+use crate::registry::{Scale, Subresource};
+use crate::server::Body;
+use crate::table::{self, Include};
+use crate::validate::{At, Faults, Fields, get};
+use http::{Response, StatusCode};
+use http_body_util::BodyExt;
+use serde_json::{Map, Value, json};
+
+/// Tries of a write that demands no resource version, against other writers.
+const TRIES: usize = 16;
+
+/// Answers any verb of the subresource.
+pub(super) async fn run(call: &Call, content: Body) -> Result<Response<Body>, ApiError> {
+    let places = call.kind.scale.as_ref().ok_or_else(super::no_resource)?;
+    let verb = call.target.verb;
+    if verb == Verb::Get {
+        let entry = call.entry().await?;
+        return answer(call, &show(places, &object::decode(&call.kind, &entry)?));
+    }
+    let bytes = call.bytes(content).await?;
+    for _ in 0..TRIES {
+        let entry = call.entry().await?;
+        let old = object::decode(&call.kind, &entry)?;
+        let wanted = if verb == Verb::Patch {
+            let (patch, _) = Patch::parse(call.content_type(), &bytes)?;
+            let place = call.api.inner.registry.schemas().place("");
+            Value::Object(patch.apply(fields(show(places, &old)), place)?)
+        } else {
+            call.decode(&bytes)?.value
+        };
+        let replicas = check(call, &old, &wanted)?;
+        let mut new = old.clone();
+        put(&mut new, &places.replicas, replicas.into());
+        let demanded = wanted.pointer("/metadata/resourceVersion").and_then(Value::as_str).unwrap_or_default();
+        let plain = call.plain();
+        match update::write(&plain, Some(Subresource::Scale), &entry, old, new).await? {
+            Some(response) => return answer(call, &show(places, &written(response).await?)),
+            None if verb == Verb::Patch || demanded.is_empty() => {}
+            None => return Err(call.conflict(update::MODIFIED)),
+        }
+    }
+    Err(call.conflict(update::MODIFIED))
+}
+
+/// The old object with the new one's number.
+pub(super) fn compose(call: &Call, old: &Fields, new: &Fields) -> Fields {
+    let mut result = old.clone();
+    if let Some(places) = &call.kind.scale {
+        put(&mut result, &places.replicas, at(new, &places.replicas));
+    }
+    result
+}
+
+/// The value at a JSON pointer of an object.
+fn at(object: &Fields, pointer: &str) -> Value {
+    let pointer = pointer.trim_start_matches('/');
+    match pointer.split_once('/') {
+        Some((first, rest)) => get(object, first).pointer(&format!("/{rest}")).cloned().unwrap_or_default(),
+        None => get(object, pointer).clone(),
+    }
+}
+
+fn fields(value: Value) -> Fields {
+    match value {
+        Value::Object(fields) => fields,
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => Map::new(),
+    }
+}
+
+/// The object that a write answered with.
+async fn written(response: Response<Body>) -> Result<Fields, ApiError> {
+    let unreadable = |error: &dyn std::fmt::Display| {
+        ApiError::new(Reason::InternalError, format!("the scaled object cannot be read: {error}"))
+    };
+    let bytes = response.into_body().collect().await.map_err(|error| unreadable(&error))?.to_bytes();
+    serde_json::from_slice(&bytes).map_err(|error| unreadable(&error))
+}
+
+/// What an object's scale is.
+fn show(places: &Scale, object: &Fields) -> Value {
+    let number = |pointer: &str| at(object, pointer).as_i64().unwrap_or_default();
+    let mut about = Map::new();
+    for key in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
+        if let Some(value) = metadata(object).get(key) {
+            about.insert(key.to_owned(), value.clone());
+        }
+    }
+    let mut status = json!({"replicas": number(&places.observed)});
+    if let Some(text) = crate::selector::label_text(&at(object, &places.selector)).filter(|text| !text.is_empty()) {
+        status["selector"] = text.into();
+    }
+    let mut scale = json!({
+        "kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": about, "spec": {}, "status": status,
+    });
+    // A number of 0 is left out, as upstream does.
+    if number(&places.replicas) != 0 {
+        scale["spec"]["replicas"] = number(&places.replicas).into();
+    }
+    scale
+}
+
+/// The wanted number of a scale that is one, and one of this object.
+fn check(call: &Call, old: &Fields, wanted: &Value) -> Result<i64, ApiError> {
+    let word = |pointer: &str| wanted.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    let bad = |text: String| Err(ApiError::new(Reason::BadRequest, text));
+    if !matches!((word("/apiVersion"), word("/kind")), ("" | "autoscaling/v1", "" | "Scale")) {
+        return bad(format!("expected input object type to be Scale, but {} was given", word("/kind")));
+    }
+    let name = word("/metadata/name");
+    if !name.is_empty() && name != call.target.name {
+        return bad(format!(
+            "the name of the object ({name}) does not match the name on the URL ({})",
+            call.target.name
+        ));
+    }
+    let (version, uid) = (word("/metadata/resourceVersion"), word("/metadata/uid"));
+    if !matches!(version, "" | "0") && version != meta_text(old, "resourceVersion") {
+        return Err(call.conflict(update::MODIFIED));
+    }
+    let own = meta_text(old, "uid");
+    if !uid.is_empty() && uid != own {
+        let text = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {own}");
+        return Err(call.conflict(&text));
+    }
+    let replicas = wanted.pointer("/spec/replicas").unwrap_or(&Value::Null);
+    let number = if replicas.is_null() { Some(0) } else { replicas.as_i64() };
+    let Some(number) = number.filter(|number| i32::try_from(*number).is_ok()) else {
+        return bad(format!(
+            "Scale in version \"v1\" cannot be handled as a Scale: spec.replicas: expected int32, found {replicas}"
+        ));
+    };
+    let mut faults = Faults::default();
+    if number < 0 {
+        let detail = "must be greater than or equal to 0";
+        faults.invalid(&At::root("spec").field("replicas"), replicas, detail);
+    }
+    faults.into_error("autoscaling", "Scale", &call.target.name)?;
+    Ok(number)
+}
+
+/// Sets a value at a JSON pointer, making objects on the way.
+fn put(object: &mut Fields, pointer: &str, value: Value) {
+    let Some((first, rest)) = pointer.trim_start_matches('/').split_once('/') else {
+        object.insert(pointer.trim_start_matches('/').to_owned(), value);
+        return;
+    };
+    if let Some(inner) = crate::validate::object_mut(object, first) {
+        put(inner, rest, value);
+    }
+}
+
+/// The answer in the form that the client takes.
+fn answer(call: &Call, scale: &Value) -> Result<Response<Body>, ApiError> {
+    let accept = call.accept()?;
+    let about = scale.get("metadata").cloned().unwrap_or_default();
+    let shaped = match accept.form {
+        Form::Object | Form::PartialList(_) => scale.clone(),
+        Form::Partial(version) => json!({"kind": "PartialObjectMetadata", "apiVersion": version, "metadata": about}),
+        Form::Table(version) => {
+            let object = match Include::of(&call.query)? {
+                Include::Nothing => Value::Null,
+                Include::Metadata => table::partial(&fields(scale.clone()), version),
+                Include::Object => scale.clone(),
+            };
+            table_of(scale, version, &object)
+        }
+    };
+    value_answer(StatusCode::OK, &shaped, Accept { form: Form::Object, ..accept })
+}
+
+fn table_of(scale: &Value, version: &str, object: &Value) -> Value {
+    let column = |name: &str, kind: &str| {
+        json!({
+            "name": name, "type": kind, "format": "", "priority": 0, "description": format!("{name} of the Scale."),
+        })
+    };
+    let at = |pointer: &str| scale.pointer(pointer).cloned().unwrap_or_default();
+    let created = at("/metadata/creationTimestamp");
+    let age = crate::kinds::age(created.as_str().unwrap_or_default(), jiff::Timestamp::now());
+    json!({
+        "kind": "Table", "apiVersion": version,
+        "metadata": {"resourceVersion": at("/metadata/resourceVersion")},
+        "columnDefinitions": [
+            column("Name", "string"), column("Desired", "integer"), column("Available", "integer"),
+            column("Age", "string"),
+        ],
+        "rows": [{
+            "cells": [
+                at("/metadata/name"), at("/spec/replicas").as_i64().unwrap_or_default(), at("/status/replicas"), age,
+            ],
+            "object": object,
+        }],
+    })
+}

@@ -1,0 +1,145 @@
+//! What lies below an object's path: scale, eviction, bindings, the node's own API.
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
+mod common;
+
+use common::{Kubelet, Local};
+use http::{Method, StatusCode};
+use master_api::UserInfo;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
+const PODS: &str = "/api/v1/namespaces/default/pods";
+const BUDGETS: &str = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
+
+async fn create(server: &Local, path: &str, object: Value) {
+    let (status, answer) = server.admin_ask(Method::POST, path, &object).await;
+    assert_eq!(status, StatusCode::CREATED, "{answer}");
+}
+
+fn deployment(name: &str, replicas: u32) -> Value {
+    json!({"metadata": {"name": name}, "spec": {
+        "replicas": replicas, "selector": {"matchLabels": {"app": name}},
+        "template": {"metadata": {"labels": {"app": name}}, "spec": {"containers": [{"name": "c", "image": "x:1"}]}},
+    }})
+}
+
+fn pod(name: &str) -> Value {
+    json!({"metadata": {"name": name, "labels": {"app": "web"}}, "spec": {"containers": [{"name": "c", "image": "x:1"}]}})
+}
+
+#[tokio::test]
+async fn a_scale_is_read_replaced_and_patched() {
+    let server = Local::new().await;
+    create(&server, DEPLOYMENTS, deployment("web", 2)).await;
+    let path = format!("{DEPLOYMENTS}/web/scale");
+    let (_, mut scale) = server.admin_ask(Method::GET, &path, &Value::Null).await;
+    assert_eq!((&scale["kind"], &scale["apiVersion"]), (&json!("Scale"), &json!("autoscaling/v1")));
+    assert_eq!((&scale["spec"]["replicas"], &scale["status"]["selector"]), (&json!(2), &json!("app=web")));
+    scale["spec"]["replicas"] = json!(5);
+    let (status, scaled) = server.admin_ask(Method::PUT, &path, &scale).await;
+    assert_eq!((status, &scaled["spec"]["replicas"]), (StatusCode::OK, &json!(5)), "{scaled}");
+    let (status, outdated) = server.admin_ask(Method::PUT, &path, &scale).await;
+    assert_eq!((status, &outdated["reason"]), (StatusCode::CONFLICT, &json!("Conflict")));
+    let (_, scaled) = server.admin_ask(Method::PATCH, &path, &json!({"spec": {"replicas": 1}})).await;
+    assert_eq!(scaled["spec"]["replicas"], 1);
+    let (_, own) = server.admin_ask(Method::GET, &format!("{DEPLOYMENTS}/web"), &Value::Null).await;
+    assert_eq!((&own["spec"]["replicas"], &own["metadata"]["generation"]), (&json!(1), &json!(3)));
+    let (status, bad) = server.admin_ask(Method::PATCH, &path, &json!({"spec": {"replicas": -1}})).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
+    assert_eq!(
+        bad["message"],
+        "Scale.autoscaling \"web\" is invalid: spec.replicas: Invalid value: -1: must be greater than or equal to 0"
+    );
+    let dry = format!("{path}?dryRun=All");
+    let (_, told) = server.admin_ask(Method::PATCH, &dry, &json!({"spec": {"replicas": 9}})).await;
+    assert_eq!(told["spec"]["replicas"], 9);
+    let (_, same) = server.admin_ask(Method::GET, &path, &Value::Null).await;
+    assert_eq!(same["spec"]["replicas"], 1);
+    let (status, _) = server.admin_ask(Method::GET, &format!("{DEPLOYMENTS}/none/scale"), &Value::Null).await;
+    assert_eq!(status, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn a_budget_pays_for_evictions_until_it_is_spent() {
+    let server = Local::new().await;
+    for name in ["a", "b"] {
+        create(&server, PODS, pod(name)).await;
+        let running = json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}});
+        let (status, answer) = server.admin_ask(Method::PATCH, &format!("{PODS}/{name}/status"), &running).await;
+        assert_eq!(status, StatusCode::OK, "{answer}");
+    }
+    let selector = json!({"matchLabels": {"app": "web"}});
+    let budget = json!({"metadata": {"name": "p"}, "spec": {"minAvailable": 1, "selector": selector}});
+    create(&server, BUDGETS, budget).await;
+    let evict = |name: &str| json!({"kind": "Eviction", "apiVersion": "policy/v1", "metadata": {"name": name}});
+    let (status, refused) = server.admin_ask(Method::POST, &format!("{PODS}/a/eviction"), &evict("a")).await;
+    assert_eq!(status, StatusCode::TOO_MANY_REQUESTS, "its controller has not seen it: {refused}");
+    let counted = json!({"status": {
+        "observedGeneration": 1, "disruptionsAllowed": 1, "currentHealthy": 2, "desiredHealthy": 1, "expectedPods": 2,
+    }});
+    let (status, answer) = server.admin_ask(Method::PATCH, &format!("{BUDGETS}/p/status"), &counted).await;
+    assert_eq!(status, StatusCode::OK, "{answer}");
+    let (status, _) = server.admin_ask(Method::POST, &format!("{PODS}/a/eviction?dryRun=All"), &evict("a")).await;
+    assert_eq!(status, StatusCode::CREATED);
+    let (status, answer) = server.admin_ask(Method::POST, &format!("{PODS}/a/eviction"), &evict("a")).await;
+    assert_eq!((status, &answer["status"]), (StatusCode::CREATED, &json!("Success")), "{answer}");
+    assert_eq!(server.admin_ask(Method::GET, &format!("{PODS}/a"), &Value::Null).await.0, StatusCode::NOT_FOUND);
+    let (status, spent) = server.admin_ask(Method::POST, &format!("{PODS}/b/eviction"), &evict("b")).await;
+    assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(spent["details"]["causes"][0]["reason"], "DisruptionBudget");
+    let (_, paid) = server.admin_ask(Method::GET, &format!("{BUDGETS}/p"), &Value::Null).await;
+    assert_eq!(paid["status"]["disruptionsAllowed"], 0);
+    assert!(paid["status"]["disruptedPods"]["a"].is_string(), "{paid}");
+    assert_eq!(server.admin_ask(Method::GET, &format!("{PODS}/b"), &Value::Null).await.0, StatusCode::OK);
+    let (status, wrong) = server.admin_ask(Method::POST, &format!("{PODS}/b/eviction"), &evict("c")).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST, "{wrong}");
+}
+
+#[tokio::test]
+async fn pods_are_bound_by_the_older_path_too() {
+    let server = Local::new().await;
+    create(&server, PODS, pod("p")).await;
+    let binding = json!({"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n1"}});
+    let path = "/api/v1/namespaces/default/bindings";
+    let (status, answer) = server.admin_ask(Method::POST, path, &binding).await;
+    assert_eq!(status, StatusCode::CREATED, "{answer}");
+    let (_, bound) = server.admin_ask(Method::GET, &format!("{PODS}/p"), &Value::Null).await;
+    assert_eq!(bound["spec"]["nodeName"], "n1");
+    assert_eq!(server.admin_ask(Method::POST, path, &binding).await.0, StatusCode::CONFLICT);
+    assert_eq!(server.admin_ask(Method::GET, path, &Value::Null).await.0, StatusCode::METHOD_NOT_ALLOWED);
+}
+
+#[tokio::test]
+async fn a_nodes_own_api_is_reached_and_pods_say_why_they_are_not() {
+    let server = Local::new().await;
+    let kubelet = Kubelet::default();
+    server.api.set_node_dialer(Arc::new(kubelet.clone()));
+    let node = json!({"metadata": {"name": "n1"}, "status": {
+        "addresses": [{"type": "InternalIP", "address": "10.0.0.9"}],
+    }});
+    create(&server, "/api/v1/nodes", node).await;
+    let admin = UserInfo::admin("a");
+    for (path, port, seen) in [
+        ("n1/proxy/metrics/resource?x=1", 10250, "/metrics/resource?x=1"),
+        ("n1:10255/proxy/pods", 10255, "/pods"),
+        ("https:n1:10250/proxy/a%2Fb/", 10250, "/a%2Fb/"),
+    ] {
+        let (status, _, bytes) = server.send(&admin, Method::GET, &format!("/api/v1/nodes/{path}"), &[], "").await;
+        assert_eq!((status, &bytes[..]), (StatusCode::OK, &b"line 1\nline 2\n"[..]), "{path}");
+        let (target, asked) = kubelet.asked.lock().unwrap().pop().unwrap();
+        assert_eq!((target.port, asked.as_str()), (port, seen));
+    }
+    let (status, headers, _) = server.send(&admin, Method::GET, "/api/v1/nodes/n1/proxy?a=b", &[], "").await;
+    assert_eq!((status.as_u16(), &headers["location"]), (301, &"/api/v1/nodes/n1/proxy/?a=b".parse().unwrap()));
+    for (path, code) in [
+        ("/api/v1/nodes/none/proxy/x", 404),
+        ("/api/v1/nodes/http:n1:80/proxy/x", 400),
+        ("/api/v1/nodes/n1:x/proxy/x", 400),
+        ("/api/v1/namespaces/default/services/none/proxy/x", 404),
+    ] {
+        let (status, _, _) = server.send(&admin, Method::GET, path, &[], "").await;
+        assert_eq!(status.as_u16(), code, "{path}");
+    }
+}
