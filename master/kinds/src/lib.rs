@@ -10,6 +10,7 @@ pub mod builtin;
 pub mod decode;
 pub mod error;
 pub mod object;
+pub mod podspec;
 pub mod registry;
 pub mod schema;
 pub mod selector;

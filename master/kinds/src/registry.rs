@@ -199,10 +199,17 @@ pub struct Strategy {
     pub create: fn(&mut Fields),
     /// Takes back what an update may not touch; the new object first.
     pub update: fn(&mut Fields, &Fields),
+    /// Amends what a write through a subresource makes of an object: the result, the object that was sent, the old one.
+    pub through: fn(Subresource, &mut Fields, &Fields, &Fields),
     /// Checks an object.
     pub validate: fn(&Fields, &mut Faults),
-    /// Checks a change; the new object first.
+    /// Checks what only new objects must heed.
+    pub validate_create: fn(&Fields, &mut Faults),
+    /// Checks a change, but through subresources that change the spec in ways of their own (ephemeral containers,
+    /// resize); the new object first.
     pub validate_update: fn(&Fields, &Fields, &mut Faults),
+    /// Checks a change through a subresource; the new object first.
+    pub validate_through: fn(Subresource, &Fields, &Fields, &mut Faults),
     /// Whether a status given at creation stays (nodes), or is dropped.
     pub status_at_creation: bool,
     /// Whether metadata can be changed through the status subresource (not so for `CustomResource` kinds).
@@ -226,8 +233,11 @@ impl Default for Strategy {
             defaults: |_| (),
             create: |_| (),
             update: |_, _| (),
+            through: |_, _, _, _| (),
             validate: |_, _| (),
+            validate_create: |_, _| (),
             validate_update: |_, _, _| (),
+            validate_through: |_, _, _, _| (),
             status_at_creation: false,
             status_carries_metadata: true,
             generation: false,

@@ -121,6 +121,7 @@ pub(super) fn validate(call: &Call, fields: &Fields) -> Result<(), ApiError> {
     let strategy = &call.kind.strategy;
     meta::validate(metadata(fields), call.kind.namespaced, strategy.names, &mut faults);
     (strategy.validate)(fields, &mut faults);
+    (strategy.validate_create)(fields, &mut faults);
     let name = match meta_text(fields, "name") {
         "" => meta_text(fields, "generateName"),
         name => name,

@@ -186,6 +186,7 @@ fn compose(call: &Call, subresource: Option<Subresource>, old: &Fields, mut new:
                     }
                 }
             }
+            (strategy.through)(subresource, &mut result, &new, old);
             result
         }
     };
@@ -231,7 +232,12 @@ fn validate(call: &Call, subresource: Option<Subresource>, new: &Fields, old: &F
     if subresource.is_none() {
         (strategy.validate)(new, &mut faults);
     }
-    (strategy.validate_update)(new, old, &mut faults);
+    if !matches!(subresource, Some(Subresource::EphemeralContainers | Subresource::Resize)) {
+        (strategy.validate_update)(new, old, &mut faults);
+    }
+    if let Some(subresource) = subresource {
+        (strategy.validate_through)(subresource, new, old, &mut faults);
+    }
     faults.into_error(&call.kind.group, &call.kind.kind, &call.target.name)
 }
 

@@ -15,8 +15,6 @@ mod network;
 mod node;
 mod plain;
 mod pod;
-mod pod_columns;
-mod pod_validate;
 mod pratique;
 mod rbac;
 mod review;

@@ -1,122 +1,220 @@
-//! Label selectors and node selectors, checked (apimachinery `meta/v1/validation`, `core/validation`).
+//! Labels and selectors of labels and of nodes inside objects (apimachinery `meta/v1/validation`, `core/validation`).
 
+use super::forms::{formed, word};
 use super::{At, Faults, Fields, get, items, names, object, text};
 use serde_json::Value;
 
-/// Checks a map of labels that stands somewhere in a spec.
-pub fn labels(map: Option<&Fields>, at: &At<'_>, faults: &mut Faults) {
-    for (key, value) in map.into_iter().flatten() {
-        if let Err(fault) = names::qualified(key) {
+/// Checks a map of labels.
+pub fn labels(labels: Option<&Fields>, at: &At<'_>, faults: &mut Faults) {
+    for (key, value) in labels.into_iter().flatten() {
+        formed(&Value::String(key.clone()), at, names::qualified, faults);
+        formed(value, at, names::label_value, faults);
+    }
+}
+
+/// Checks a map of annotations, without their size, which is a matter of the whole object.
+pub fn annotations(annotations: Option<&Fields>, at: &At<'_>, faults: &mut Faults) {
+    for key in annotations.into_iter().flat_map(serde_json::Map::keys) {
+        if let Err(fault) = names::qualified(&key.to_lowercase()) {
             faults.invalid(at, &Value::String(key.clone()), fault);
-        }
-        if let Err(fault) = names::label_value(value.as_str().unwrap_or_default()) {
-            faults.invalid(at, value, fault);
         }
     }
 }
 
-/// Checks a `LabelSelector`, if it is there.
+/// Checks a label selector, where there is one.
 pub fn selector(selector: Option<&Fields>, at: &At<'_>, faults: &mut Faults) {
     let Some(selector) = selector else { return };
     labels(object(selector, "matchLabels"), &at.field("matchLabels"), faults);
-    let at = at.field("matchExpressions");
+    let list = at.field("matchExpressions");
     for (number, expression) in items(selector, "matchExpressions").iter().enumerate() {
-        let (at, Some(expression)) = (at.index(number), expression.as_object()) else { continue };
-        let values = items(expression, "values");
-        match text(expression, "operator") {
-            "In" | "NotIn" if values.is_empty() => {
-                faults.required(&at.field("values"), "must be specified when `operator` is 'In' or 'NotIn'");
-            }
-            "Exists" | "DoesNotExist" if !values.is_empty() => {
-                faults.forbidden(
-                    &at.field("values"),
-                    "may not be specified when `operator` is 'Exists' or 'DoesNotExist'",
-                );
-            }
-            "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
-            _ => faults.invalid(&at.field("operator"), get(expression, "operator"), "not a valid selector operator"),
-        }
-        if let Err(fault) = names::qualified(text(expression, "key")) {
-            faults.invalid(&at.field("key"), get(expression, "key"), fault);
-        }
-        let at = at.field("values");
-        for (number, value) in values.iter().enumerate() {
-            if let Err(fault) = names::label_value(value.as_str().unwrap_or_default()) {
-                faults.invalid(&at.index(number), value, fault);
-            }
-        }
+        let Some(expression) = expression.as_object() else { continue };
+        self::expression(expression, &list.index(number), faults);
     }
 }
 
-/// Checks a `NodeSelector`.
-pub fn node_selector(selector: &Fields, at: &At<'_>, faults: &mut Faults) {
-    let at = at.field("nodeSelectorTerms");
-    if items(selector, "nodeSelectorTerms").is_empty() {
-        faults.required(&at, "must have at least one node selector term");
-    }
-    for (number, term) in items(selector, "nodeSelectorTerms").iter().enumerate() {
-        let (at, Some(term)) = (at.index(number), term.as_object()) else { continue };
-        node_term(term, &at, faults);
-    }
-}
-
-/// Checks a `NodeSelectorTerm`.
-pub fn node_term(term: &Fields, at: &At<'_>, faults: &mut Faults) {
-    for list in ["matchExpressions", "matchFields"] {
-        let at = at.field(list);
-        for (number, requirement) in items(term, list).iter().enumerate() {
-            let (at, Some(requirement)) = (at.index(number), requirement.as_object()) else { continue };
-            if list == "matchFields" {
-                field_requirement(requirement, &at, faults);
-            } else {
-                node_requirement(requirement, &at, faults);
-            }
-        }
-    }
-}
-
-fn node_requirement(requirement: &Fields, at: &At<'_>, faults: &mut Faults) {
-    let values = items(requirement, "values");
-    match text(requirement, "operator") {
+fn expression(expression: &Fields, at: &At<'_>, faults: &mut Faults) {
+    let values = items(expression, "values");
+    let place = at.field("values");
+    match text(expression, "operator") {
         "In" | "NotIn" if values.is_empty() => {
-            faults.required(&at.field("values"), "must be specified when `operator` is 'In' or 'NotIn'");
+            faults.required(&place, "must be specified when `operator` is 'In' or 'NotIn'");
         }
         "Exists" | "DoesNotExist" if !values.is_empty() => {
-            faults.forbidden(&at.field("values"), "may not be specified when `operator` is 'Exists' or 'DoesNotExist'");
+            faults.forbidden(&place, "may not be specified when `operator` is 'Exists' or 'DoesNotExist'");
         }
-        "Gt" | "Lt" if values.len() != 1 => {
-            faults.required(&at.field("values"), "must be specified single value when `operator` is 'Lt' or 'Gt'");
-        }
-        "In" | "NotIn" | "Exists" | "DoesNotExist" | "Gt" | "Lt" => {}
-        _ => faults.invalid(&at.field("operator"), get(requirement, "operator"), "not a valid selector operator"),
+        "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
+        _ => faults.invalid(&at.field("operator"), word(expression, "operator"), "not a valid selector operator"),
     }
-    if let Err(fault) = names::qualified(text(requirement, "key")) {
-        faults.invalid(&at.field("key"), get(requirement, "key"), fault);
+    formed(word(expression, "key"), &at.field("key"), names::qualified, faults);
+    for (number, value) in values.iter().enumerate() {
+        formed(value, &place.index(number), names::label_value, faults);
     }
 }
 
-/// Fields of nodes can be chosen by name alone, one at a time.
+/// Checks a selector of nodes.
+pub fn node_selector(selector: &Fields, at: &At<'_>, faults: &mut Faults) {
+    let list = at.field("nodeSelectorTerms");
+    let terms = items(selector, "nodeSelectorTerms");
+    if terms.is_empty() {
+        faults.required(&list, "must have at least one node selector term");
+    }
+    for (index, term) in terms.iter().enumerate() {
+        if let Some(term) = term.as_object() {
+            node_term(term, &list.index(index), faults);
+        }
+    }
+}
+
+/// Checks one term of a selector of nodes.
+pub fn node_term(term: &Fields, at: &At<'_>, faults: &mut Faults) {
+    node_requirements(term, false, at, faults);
+}
+
+/// Checks a term that is only preferred, whose values upstream lets be of any form.
+pub fn node_preference(term: &Fields, at: &At<'_>, faults: &mut Faults) {
+    node_requirements(term, true, at, faults);
+}
+
+fn node_requirements(term: &Fields, lenient: bool, at: &At<'_>, faults: &mut Faults) {
+    let list = at.field("matchExpressions");
+    for (index, requirement) in items(term, "matchExpressions").iter().enumerate() {
+        if let Some(requirement) = requirement.as_object() {
+            label_requirement(requirement, lenient, &list.index(index), faults);
+        }
+    }
+    let list = at.field("matchFields");
+    for (index, requirement) in items(term, "matchFields").iter().enumerate() {
+        if let Some(requirement) = requirement.as_object() {
+            field_requirement(requirement, &list.index(index), faults);
+        }
+    }
+}
+
+fn label_requirement(requirement: &Fields, lenient: bool, at: &At<'_>, faults: &mut Faults) {
+    let values = items(requirement, "values");
+    let place = at.field("values");
+    match text(requirement, "operator") {
+        "In" | "NotIn" if values.is_empty() => {
+            faults.required(&place, "must be specified when `operator` is 'In' or 'NotIn'");
+        }
+        "Exists" | "DoesNotExist" if !values.is_empty() => {
+            faults.forbidden(&place, "may not be specified when `operator` is 'Exists' or 'DoesNotExist'");
+        }
+        "Gt" | "Lt" if values.len() != 1 => {
+            faults.required(&place, "must be specified single value when `operator` is 'Lt' or 'Gt'");
+        }
+        "In" | "NotIn" | "Exists" | "DoesNotExist" | "Gt" | "Lt" => {}
+        _ => faults.invalid(&at.field("operator"), word(requirement, "operator"), "not a valid selector operator"),
+    }
+    formed(word(requirement, "key"), &at.field("key"), names::qualified, faults);
+    if !lenient {
+        for (index, value) in values.iter().enumerate() {
+            formed(value, &place.index(index), names::label_value, faults);
+        }
+    }
+}
+
 fn field_requirement(requirement: &Fields, at: &At<'_>, faults: &mut Faults) {
     let values = items(requirement, "values");
+    let place = at.field("values");
     match text(requirement, "operator") {
-        "In" | "NotIn" => {
-            if values.len() != 1 {
-                faults.required(
-                    &at.field("values"),
-                    "must be only one value when `operator` is 'In' or 'NotIn' for node field selector",
-                );
-            }
+        "In" | "NotIn" if values.len() != 1 => {
+            let words = "must be only one value when `operator` is 'In' or 'NotIn' for node field selector";
+            faults.required(&place, words);
         }
-        _ => faults.invalid(&at.field("operator"), get(requirement, "operator"), "not a valid selector operator"),
+        "In" | "NotIn" => {}
+        _ => faults.invalid(&at.field("operator"), word(requirement, "operator"), "not a valid selector operator"),
     }
-    if text(requirement, "key") != "metadata.name" {
-        faults.invalid(&at.field("key"), get(requirement, "key"), "not a valid field selector key");
-        return;
-    }
-    let at = at.field("values");
-    for (number, value) in values.iter().enumerate() {
-        if let Err(fault) = names::subdomain(value.as_str().unwrap_or_default()) {
-            faults.invalid(&at.index(number), value, fault);
+    if text(requirement, "key") == "metadata.name" {
+        for (index, value) in values.iter().enumerate() {
+            formed(value, &place.index(index), names::subdomain, faults);
         }
+    } else {
+        faults.invalid(&at.field("key"), word(requirement, "key"), "not a valid field selector key");
+    }
+}
+
+/// Whether a label selector has no requirement.
+pub fn is_empty(selector: &Fields) -> bool {
+    object(selector, "matchLabels").is_none_or(serde_json::Map::is_empty)
+        && items(selector, "matchExpressions").is_empty()
+}
+
+/// Whether a selector selects labels: nothing where there is none, everything where it is empty. None, where it is
+/// no selector at all.
+pub fn selects(selector: Option<&Fields>, labels: Option<&Fields>) -> Option<bool> {
+    let Some(selector) = selector else { return Some(false) };
+    let mut faults = Faults::default();
+    self::selector(Some(selector), &At::root(""), &mut faults);
+    if !faults.is_empty() {
+        return None;
+    }
+    let own = |key: &str| labels.and_then(|labels| labels.get(key));
+    let equal = object(selector, "matchLabels").into_iter().flatten().all(|(key, value)| own(key) == Some(value));
+    let holds = |expression: &Fields| {
+        let found = own(text(expression, "key"));
+        let named = found.is_some_and(|found| items(expression, "values").contains(found));
+        match text(expression, "operator") {
+            "In" => named,
+            "NotIn" => !named,
+            "Exists" => found.is_some(),
+            _ => found.is_none(),
+        }
+    };
+    Some(equal && items(selector, "matchExpressions").iter().filter_map(Value::as_object).all(holds))
+}
+
+/// The labels of a template or an object.
+pub fn of(object_or_template: &Fields) -> Option<&Fields> {
+    get(object_or_template, "metadata").get("labels").and_then(Value::as_object)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn said(value: &Value) -> Vec<String> {
+        let mut faults = Faults::default();
+        selector(value.as_object(), &At::root("selector"), &mut faults);
+        faults.found().map(|(field, reason, _)| format!("{field} {reason}")).collect()
+    }
+
+    #[test]
+    fn every_fault_of_a_selector_has_upstreams_path_and_reason() {
+        let value = json!({"matchLabels": {"-a": "b c"}, "matchExpressions": [
+            {"key": "a", "operator": "In"},
+            {"key": "", "operator": "Exists", "values": ["x"]},
+            {"key": "b", "operator": "Foo"},
+            {"key": "c", "operator": "NotIn", "values": ["-"]},
+        ]});
+        assert_eq!(
+            said(&value),
+            [
+                "selector.matchLabels FieldValueInvalid",
+                "selector.matchLabels FieldValueInvalid",
+                "selector.matchExpressions[0].values FieldValueRequired",
+                "selector.matchExpressions[1].values FieldValueForbidden",
+                "selector.matchExpressions[1].key FieldValueInvalid",
+                "selector.matchExpressions[2].operator FieldValueInvalid",
+                "selector.matchExpressions[3].values[0] FieldValueInvalid",
+            ]
+        );
+    }
+
+    #[test]
+    fn selectors_select_labels() {
+        let labels = json!({"a": "1", "b": "2"});
+        let chosen = |selector: Value| selects(selector.as_object(), labels.as_object());
+        assert_eq!(chosen(Value::Null), Some(false));
+        assert_eq!(chosen(json!({})), Some(true));
+        assert_eq!(chosen(json!({"matchLabels": {"a": "1"}})), Some(true));
+        assert_eq!(chosen(json!({"matchLabels": {"a": "2"}})), Some(false));
+        assert_eq!(chosen(json!({"matchExpressions": [{"key": "c", "operator": "DoesNotExist"}]})), Some(true));
+        assert_eq!(
+            chosen(json!({"matchExpressions": [{"key": "a", "operator": "NotIn", "values": ["1"]}]})),
+            Some(false)
+        );
+        assert_eq!(chosen(json!({"matchExpressions": [{"key": "a", "operator": "In"}]})), None);
     }
 }

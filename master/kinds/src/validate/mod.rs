@@ -1,5 +1,6 @@
 //! Validation: faults with upstream's field paths and reasons, all at once.
 
+pub mod forms;
 pub mod labels;
 pub mod meta;
 pub mod names;
@@ -115,20 +116,41 @@ impl Faults {
 
     /// A list has more items than allowed.
     pub fn too_many(&mut self, at: &At<'_>, found: usize, limit: usize) {
-        self.add("FieldValueTooMany", at, format!("Too many: {found}: must have at most {limit} items"));
+        let items = if limit == 1 { "item" } else { "items" };
+        self.add("FieldValueTooMany", at, format!("Too many: {found}: must have at most {limit} {items}"));
     }
 
-    /// Whether nothing was found so far.
+    /// Something is wrong with a part of the object that is too large to show.
+    pub fn wrong(&mut self, at: &At<'_>, detail: impl fmt::Display) {
+        self.add("FieldValueInvalid", at, format!("Invalid value: {detail}"));
+    }
+
+    /// A value names something that is not there, with what could be named.
+    pub fn not_found_among(&mut self, at: &At<'_>, value: &Value, detail: impl fmt::Display) {
+        self.add("FieldValueNotFound", at, format!("Not found: {}: {detail}", shown(value)));
+    }
+
+    /// A value is none of those that are supported.
+    pub fn unsupported(&mut self, at: &At<'_>, value: &Value, supported: &[&str]) {
+        let list: Vec<String> = supported.iter().map(|value| format!("{value:?}")).collect();
+        let message = format!("Unsupported value: {}: supported values: {}", shown(value), list.join(", "));
+        self.add("FieldValueNotSupported", at, message);
+    }
+
+    /// Whether nothing was found.
     pub fn is_empty(&self) -> bool {
         self.causes.is_empty()
+    }
+
+    /// What was found: where, reason and message.
+    pub fn found(&self) -> impl Iterator<Item = (&str, &str, &str)> {
+        self.causes.iter().map(|cause| (cause.field.as_str(), cause.reason.as_ref(), cause.message.as_str()))
     }
 
     /// A value is none of those that are supported; checks it, and adds a fault where it isn't.
     pub fn one_of(&mut self, at: &At<'_>, value: &Value, supported: &[&str]) {
         if !value.as_str().is_some_and(|value| supported.contains(&value)) {
-            let list: Vec<String> = supported.iter().map(|value| format!("{value:?}")).collect();
-            let message = format!("Unsupported value: {}: supported values: {}", shown(value), list.join(", "));
-            self.add("FieldValueNotSupported", at, message);
+            self.unsupported(at, value, supported);
         }
     }
 

@@ -1,6 +1,6 @@
 //! The table of pods, as upstream's printer has it.
 
-use super::cells::{AGE, at, since};
+use crate::builtin::cells::{AGE, at, since};
 use crate::object::metadata;
 use crate::registry::{Column, column, wide};
 use crate::validate::{Fields, get, items, object, text};

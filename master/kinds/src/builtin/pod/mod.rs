@@ -1,0 +1,194 @@
+//! Pods: defaults, what creation and updates set, grace of deletion.
+
+mod change;
+mod columns;
+mod resize;
+mod status;
+#[cfg(test)]
+mod tests;
+
+use crate::object::metadata;
+use crate::podspec::{self, Place};
+use crate::registry::{Kind, Strategy, Subresource};
+use crate::validate::{At, Faults, Fields, default_to, get, items, object, object_mut, text};
+use config_kube::k8s_openapi::api::core::v1::Pod;
+use serde_json::{Map, Value, json};
+
+pub(super) fn pod() -> Kind {
+    Kind {
+        short_names: &["po"],
+        categories: &["all"],
+        subresources: &[
+            Subresource::Binding,
+            Subresource::EphemeralContainers,
+            Subresource::Eviction,
+            Subresource::Log,
+            Subresource::Resize,
+            Subresource::Status,
+        ],
+        columns: columns::COLUMNS,
+        selectable: &[
+            ("spec.nodeName", "/spec/nodeName"),
+            ("spec.restartPolicy", "/spec/restartPolicy"),
+            ("spec.schedulerName", "/spec/schedulerName"),
+            ("spec.serviceAccountName", "/spec/serviceAccountName"),
+            ("spec.hostNetwork", "/spec/hostNetwork"),
+            ("status.phase", "/status/phase"),
+            ("status.podIP", "/status/podIP"),
+            ("status.nominatedNodeName", "/status/nominatedNodeName"),
+        ],
+        strategy: Strategy {
+            defaults: |fields| {
+                if let Some(spec) = object_mut(fields, "spec") {
+                    podspec::pod_defaults(spec);
+                }
+            },
+            create,
+            through: change::through,
+            validate,
+            validate_create,
+            validate_update: change::validate,
+            validate_through: change::validate_through,
+            status_at_creation: true,
+            generation: true,
+            graceful: true,
+            ..Strategy::default()
+        },
+        ..Kind::of::<Pod>(true)
+    }
+}
+
+/// Seconds that a pod gets to end, where it says nothing (upstream: `DefaultTerminationGracePeriodSeconds`).
+const GRACE: i64 = 30;
+
+/// The spec of a pod.
+fn spec(fields: &Fields) -> &Fields {
+    object(fields, "spec").unwrap_or(podspec::nothing())
+}
+
+/// Its annotations.
+fn annotations(fields: &Fields) -> Option<&Fields> {
+    object(metadata(fields), "annotations")
+}
+
+/// Checks a pod.
+fn validate(fields: &Fields, faults: &mut Faults) {
+    let (spec, at) = (spec(fields), At::root("spec"));
+    let place = At::root("metadata");
+    podspec::pod_annotations(annotations(fields), spec, &place.field("annotations"), faults);
+    let name = text(metadata(fields), "name");
+    podspec::validate(spec, Place { pod: true, name }, &at, faults);
+    podspec::tokens_without_account(spec, &at, faults);
+}
+
+/// Checks what only a new pod must heed.
+fn validate_create(fields: &Fields, faults: &mut Faults) {
+    let (spec, at) = (spec(fields), At::root("spec"));
+    if !items(spec, "ephemeralContainers").is_empty() {
+        faults.forbidden(&at.field("ephemeralContainers"), "cannot be set on create");
+    }
+    if !text(spec, "nodeName").is_empty() && !items(spec, "schedulingGates").is_empty() {
+        faults.forbidden(&at.field("nodeName"), "cannot be set until all schedulingGates have been cleared");
+    }
+    podspec::annotations_on_create(annotations(fields), spec, &at, faults);
+}
+
+/// What creation sets: the status, and what upstream does to affinities.
+fn create(fields: &mut Fields) {
+    let quality = podspec::quality_of_service(spec(fields));
+    let mut status = json!({"phase": "Pending", "qosClass": quality});
+    if !items(spec(fields), "schedulingGates").is_empty() {
+        status["conditions"] = json!([{
+            "type": "PodScheduled", "status": "False", "reason": "SchedulingGated",
+            "message": "Scheduling is blocked due to non-empty scheduling gates",
+        }]);
+    }
+    fields.insert("status".to_owned(), status);
+    admitted(fields);
+    let labels = object(metadata(fields), "labels").cloned().unwrap_or_default();
+    let Some(spec) = object_mut(fields, "spec") else { return };
+    for key in ["podAffinity", "podAntiAffinity"] {
+        let Some(affinity) = spec.get_mut("affinity").and_then(|affinity| affinity.get_mut(key)) else { continue };
+        let list = "requiredDuringSchedulingIgnoredDuringExecution";
+        for term in affinity.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+            own_labels(term, &labels);
+        }
+        let list = "preferredDuringSchedulingIgnoredDuringExecution";
+        for weighted in affinity.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+            if let Some(term) = weighted.get_mut("podAffinityTerm") {
+                own_labels(term, &labels);
+            }
+        }
+    }
+}
+
+/// Seconds that a pod stays on a node that is not ready or not reachable, where it says nothing.
+const TOLERATION: i64 = 300;
+
+/// What upstream's admission gives every pod: an account, a priority, patience with nodes.
+fn admitted(fields: &mut Fields) {
+    let Some(spec) = object_mut(fields, "spec") else { return };
+    default_to(spec, "serviceAccountName", "default");
+    let account = get(spec, "serviceAccountName").clone();
+    spec.insert("serviceAccount".to_owned(), account);
+    default_to(spec, "priority", 0);
+    default_to(spec, "preemptionPolicy", "PreemptLowerPriority");
+    let mut tolerations = items(spec, "tolerations").to_vec();
+    for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
+        let covered = tolerations.iter().filter_map(Value::as_object).any(|known| {
+            (text(known, "key") == key || (text(known, "key").is_empty() && text(known, "operator") == "Exists"))
+                && matches!(text(known, "effect"), "" | "NoExecute")
+        });
+        if !covered {
+            tolerations.push(json!({
+                "key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": TOLERATION,
+            }));
+        }
+    }
+    spec.insert("tolerations".to_owned(), Value::Array(tolerations));
+}
+
+/// Keys whose values are the pod's own become requirements of the selector.
+fn own_labels(term: &mut Value, labels: &Fields) {
+    let Some(term) = term.as_object_mut() else { return };
+    let mut more = Vec::new();
+    for (list, operator) in [("matchLabelKeys", "In"), ("mismatchLabelKeys", "NotIn")] {
+        for key in items(term, list).iter().filter_map(Value::as_str) {
+            if let Some(value) = labels.get(key) {
+                more.push(json!({"key": key, "operator": operator, "values": [value]}));
+            }
+        }
+    }
+    // Without a selector, validation refuses the keys.
+    let Some(selector) = term.get_mut("labelSelector").and_then(Value::as_object_mut) else { return };
+    if more.is_empty() {
+        return;
+    }
+    default_to(selector, "matchExpressions", Value::Array(Vec::new()));
+    if let Some(expressions) = selector.get_mut("matchExpressions").and_then(Value::as_array_mut) {
+        expressions.extend(more);
+    }
+}
+
+/// Seconds that deletion gives a pod: what was asked for or what it says, nothing where no kubelet has it.
+pub fn grace(fields: &Fields, asked: Option<i64>) -> i64 {
+    let spec = object(fields, "spec");
+    let own = spec.and_then(|spec| get(spec, "terminationGracePeriodSeconds").as_i64()).unwrap_or(GRACE);
+    let bound = spec.is_some_and(|spec| !text(spec, "nodeName").is_empty());
+    let ended = object(fields, "status").is_some_and(|status| matches!(text(status, "phase"), "Succeeded" | "Failed"));
+    if !bound || ended {
+        return 0;
+    }
+    match asked.unwrap_or(own) {
+        negative if negative < 0 => 1,
+        seconds => seconds,
+    }
+}
+
+/// A container's field, replaced by what another container has there.
+fn keep(into: &mut Map<String, Value>, from: &Fields, key: &str) {
+    match from.get(key) {
+        Some(value) => drop(into.insert(key.to_owned(), value.clone())),
+        None => drop(into.remove(key)),
+    }
+}
