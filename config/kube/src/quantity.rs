@@ -50,6 +50,11 @@ impl Amount {
         saturate(div_ceil(self.0, UNIT / 1000))
     }
 
+    /// Billionths of a unit.
+    pub const fn nanos(self) -> i128 {
+        self.0
+    }
+
     /// The share of `whole` that this is, for scores; 1 where `whole` is nothing.
     #[allow(clippy::cast_precision_loss, reason = "a score needs no more than 52 bits")]
     pub fn share_of(self, whole: Self) -> f64 {

@@ -24,6 +24,7 @@ mod path;
 mod paths;
 mod patience;
 mod peer;
+mod prepare;
 mod protobuf;
 pub mod record;
 mod serve;

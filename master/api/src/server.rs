@@ -59,9 +59,6 @@ pub(crate) struct Inner {
     draining: CancellationToken,
 }
 
-/// Namespaces that always are.
-const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
-
 /// The API server. Cheap to clone; all clones are one server.
 #[derive(Debug, Clone)]
 pub struct ApiServer {
@@ -91,18 +88,10 @@ impl ApiServer {
         Self { inner: Arc::new(inner) }
     }
 
-    /// Makes the namespaces, roles and bindings that always are. `/readyz` fails before it is done.
+    /// Makes what every cluster has from its first moment. `/readyz` fails before it is done.
     pub async fn prepare(&self) -> Result<(), ApiError> {
         let client = self.client(UserInfo::admin("system:apiserver"));
-        for name in NAMESPACES {
-            let mut namespace = config_kube::k8s_openapi::api::core::v1::Namespace::default();
-            namespace.metadata.name = Some(name.to_owned());
-            match client.create(&namespace).await {
-                Ok(_) => {}
-                Err(error) if error.is_already_exists() => {}
-                Err(error) => return Err(error),
-            }
-        }
+        crate::prepare::prepare(&client).await?;
         authorize::bootstrap::reconcile(&client).await?;
         self.inner.prepared.store(true, Ordering::Release);
         Ok(())

@@ -121,7 +121,7 @@ async fn apply_get_and_delete() {
     cluster
         .says("get pod web -o yaml", "", &["restartPolicy: Always", "kubectl.kubernetes.io/last-applied-configuration"])
         .await;
-    cluster.says("describe pod web", "", &["Name:             web", "QoS Class:       BestEffort"]).await;
+    cluster.says("describe pod web", "", &["Name:             web", "QoS Class:                   BestEffort"]).await;
     cluster.says("delete pod web", "", &["pod \"web\" deleted"]).await;
     cluster.refuses("get pod web", "", "Error from server (NotFound): pods \"web\" not found").await;
     cluster.server.stop().await;

@@ -11,6 +11,8 @@ pub mod decode;
 pub mod error;
 pub mod object;
 pub mod podspec;
+pub mod quantity;
+pub mod quota;
 pub mod registry;
 pub mod schema;
 pub mod selector;

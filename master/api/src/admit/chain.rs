@@ -1,8 +1,23 @@
 //! Which plugins there are, in upstream's order, and which of them are on.
 
 use super::Plugin;
+use super::certificates::CertificateSubjectRestriction;
+use super::claim_resize::PersistentVolumeClaimResize;
+use super::default_ingress_class::DefaultIngressClass;
+use super::default_storage_class::DefaultStorageClass;
+use super::default_tolerations::DefaultTolerationSeconds;
+use super::limit_ranger::LimitRanger;
 use super::namespace_lifecycle::NamespaceLifecycle;
 use super::node_restriction::NodeRestriction;
+use super::pod_security::PodSecurity;
+use super::priority::Priority;
+use super::resource_quota::ResourceQuota;
+use super::runtime_class::RuntimeClass;
+use super::service_account::ServiceAccount;
+use super::storage_in_use::StorageObjectInUseProtection;
+use super::taint_nodes::TaintNodesByCondition;
+use std::sync::Arc;
+use tokio::sync::{Mutex, OwnedMutexGuard};
 
 /// A plugin and whether it is on where nothing is said about it.
 struct Known {
@@ -15,7 +30,23 @@ const fn on(plugin: &'static dyn Plugin) -> Known {
 }
 
 /// All plugins, in the order in which they are asked (upstream's).
-static KNOWN: &[Known] = &[on(&NamespaceLifecycle), on(&NodeRestriction)];
+static KNOWN: &[Known] = &[
+    on(&NamespaceLifecycle),
+    on(&LimitRanger),
+    on(&ServiceAccount),
+    on(&NodeRestriction),
+    on(&TaintNodesByCondition),
+    on(&PodSecurity),
+    on(&Priority),
+    on(&DefaultTolerationSeconds),
+    on(&DefaultStorageClass),
+    on(&StorageObjectInUseProtection),
+    on(&PersistentVolumeClaimResize),
+    on(&RuntimeClass),
+    on(&CertificateSubjectRestriction),
+    on(&DefaultIngressClass),
+    on(&ResourceQuota),
+];
 
 /// Which plugins are on: the usual ones, and what was said otherwise.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -57,16 +88,27 @@ impl Admission {
     }
 }
 
+/// Turns of writers that use up the same quotas: namespaces that share one only wait for each other.
+const TURNS: usize = 64;
+
 /// The plugins that are on.
 #[derive(Debug)]
 pub(crate) struct Chain {
     plugins: Vec<&'static dyn Plugin>,
+    turns: Vec<Arc<Mutex<()>>>,
 }
 
 impl Chain {
     pub(crate) fn new(admission: &Admission) -> Self {
         let plugins = KNOWN.iter().filter(|known| admission.is_on(known)).map(|known| known.plugin).collect();
-        Self { plugins }
+        Self { plugins, turns: (0..TURNS).map(|_| Arc::default()).collect() }
+    }
+
+    /// Waits for the turn of a writer who uses up a namespace's quotas.
+    pub(crate) async fn turn(&self, namespace: &str) -> OwnedMutexGuard<()> {
+        let sum = namespace.bytes().fold(0_usize, |sum, byte| sum.wrapping_mul(31).wrapping_add(usize::from(byte)));
+        let turn = self.turns.get(sum % TURNS).map(Arc::clone).unwrap_or_default();
+        turn.lock_owned().await
     }
 
     pub(crate) fn plugins(&self) -> &[&'static dyn Plugin] {

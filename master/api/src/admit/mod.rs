@@ -5,10 +5,23 @@
 //! together with the object it hands over as operations of the same transaction ([`Admitted::ops`]). Where one of them
 //! meets a conflict, the verb runs the whole attempt again.
 
+mod certificates;
 mod chain;
+mod claim_resize;
+mod default_ingress_class;
+mod default_storage_class;
+mod default_tolerations;
+mod limit_ranger;
 mod namespace_lifecycle;
 mod node_restriction;
+mod pod_security;
+mod priority;
 mod requestor;
+mod resource_quota;
+mod runtime_class;
+mod service_account;
+mod storage_in_use;
+mod taint_nodes;
 
 pub use chain::Admission;
 pub(crate) use chain::Chain;
@@ -16,11 +29,13 @@ pub(crate) use chain::Chain;
 use crate::authorize::escalation;
 use crate::error::ApiError;
 use crate::hooks::BoxFuture;
+use crate::object::meta_text;
 use crate::registry::Subresource;
 use crate::validate::Fields;
 use crate::verbs::{Call, store_error};
-use master_store::{Action, Entry, Expect, Op};
+use master_store::{Action, Entry, Expect, ListQuery, Op};
 use std::fmt;
+use tokio::sync::OwnedMutexGuard;
 
 /// What the plugins add to a write.
 #[derive(Debug, Default)]
@@ -29,6 +44,8 @@ pub(crate) struct Admitted {
     pub(crate) ops: Vec<Op>,
     /// For the answer's header.
     pub(crate) warnings: Vec<String>,
+    /// Held until the write is done: writers of the same quotas go one after the other instead of against each other.
+    pub(crate) turn: Option<OwnedMutexGuard<()>>,
 }
 
 impl Admitted {
@@ -73,6 +90,31 @@ impl Request<'_> {
     /// One key of the store.
     pub(crate) async fn get(&self, key: &str) -> Result<Option<Entry>, ApiError> {
         Ok(self.call.api.inner.store.get(key).await.map_err(store_error)?.entry)
+    }
+}
+
+/// The stored objects of a kind, by its table and namespace (empty: all).
+pub(crate) async fn stored(
+    request: &Request<'_>,
+    table: &str,
+    namespace: &str,
+) -> Result<Vec<(Entry, Fields)>, ApiError> {
+    let prefix = if namespace.is_empty() { format!("{table}/") } else { format!("{table}/{namespace}/") };
+    let query = ListQuery { prefix, ..ListQuery::default() };
+    let entries = request.call.api.inner.store.list(query).await.map_err(store_error)?.entries;
+    Ok(entries.into_iter().filter_map(|entry| read(&entry).map(|fields| (entry, fields))).collect())
+}
+
+/// A stored object without what only an answer carries.
+pub(crate) fn read(entry: &Entry) -> Option<Fields> {
+    serde_json::from_slice(&entry.value).ok()
+}
+
+/// The name of an object; what it is generated from where it has none yet.
+pub(crate) fn name_of(object: &Fields) -> &str {
+    match meta_text(object, "name") {
+        "" => meta_text(object, "generateName"),
+        name => name,
     }
 }
 

@@ -105,7 +105,8 @@ fn stamp(call: &Call, fields: &mut Fields) {
     }
 }
 
-fn generate(base: &str) -> String {
+/// A name from a base: cut, and with five random characters.
+pub(crate) fn generate(base: &str) -> String {
     let mut end = base.len().min(BASE);
     while !base.is_char_boundary(end) {
         end -= 1;

@@ -18,6 +18,8 @@ mod scale;
 mod update;
 mod watch;
 
+pub(crate) use create::generate;
+
 use crate::error::{ApiError, Cause, Reason};
 use crate::metrics::About;
 use crate::path::{Query, Target, Verb, not_allowed};

@@ -104,7 +104,6 @@ fn create(fields: &mut Fields) {
         }]);
     }
     fields.insert("status".to_owned(), status);
-    admitted(fields);
     let labels = object(metadata(fields), "labels").cloned().unwrap_or_default();
     let Some(spec) = object_mut(fields, "spec") else { return };
     for key in ["podAffinity", "podAntiAffinity"] {
@@ -120,32 +119,6 @@ fn create(fields: &mut Fields) {
             }
         }
     }
-}
-
-/// Seconds that a pod stays on a node that is not ready or not reachable, where it says nothing.
-const TOLERATION: i64 = 300;
-
-/// What upstream's admission gives every pod: an account, a priority, patience with nodes.
-fn admitted(fields: &mut Fields) {
-    let Some(spec) = object_mut(fields, "spec") else { return };
-    default_to(spec, "serviceAccountName", "default");
-    let account = get(spec, "serviceAccountName").clone();
-    spec.insert("serviceAccount".to_owned(), account);
-    default_to(spec, "priority", 0);
-    default_to(spec, "preemptionPolicy", "PreemptLowerPriority");
-    let mut tolerations = items(spec, "tolerations").to_vec();
-    for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
-        let covered = tolerations.iter().filter_map(Value::as_object).any(|known| {
-            (text(known, "key") == key || (text(known, "key").is_empty() && text(known, "operator") == "Exists"))
-                && matches!(text(known, "effect"), "" | "NoExecute")
-        });
-        if !covered {
-            tolerations.push(json!({
-                "key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": TOLERATION,
-            }));
-        }
-    }
-    spec.insert("tolerations".to_owned(), Value::Array(tolerations));
 }
 
 /// Keys whose values are the pod's own become requirements of the selector.

@@ -1,0 +1,61 @@
+//! `PersistentVolumeClaimResize`: a claim grows only where its class says that volumes can.
+
+use super::{Admitted, Operation, Plugin, Request, read};
+use crate::error::ApiError;
+use crate::hooks::BoxFuture;
+use crate::object::meta_text;
+use crate::validate::{Fields, get, object, text};
+use master_kinds::quantity::Quantity;
+use serde_json::Value;
+
+/// The plugin.
+#[derive(Debug)]
+pub(super) struct PersistentVolumeClaimResize;
+
+impl Plugin for PersistentVolumeClaimResize {
+    fn name(&self) -> &'static str {
+        "PersistentVolumeClaimResize"
+    }
+
+    fn concerns(&self, request: &Request<'_>) -> bool {
+        request.operation == Operation::Update && request.writes("", "persistentvolumeclaims")
+    }
+
+    fn check<'a>(
+        &'a self,
+        request: &'a Request<'a>,
+        claim: &'a Fields,
+        _admitted: &'a mut Admitted,
+    ) -> BoxFuture<'a, Result<(), ApiError>> {
+        Box::pin(async move {
+            let Some(old) = request.old else { return Ok(()) };
+            if size(claim) <= size(old) {
+                return Ok(());
+            }
+            let refuse = |why: &str| Err(request.call.forbidden(meta_text(claim, "name"), why));
+            if object(old, "status").map_or("", |status| text(status, "phase")) != "Bound" {
+                return refuse("Only bound persistent volume claims can be expanded");
+            }
+            let class = object(claim, "spec").map_or("", |spec| text(spec, "storageClassName"));
+            let grows = match class {
+                "" => false,
+                name => {
+                    let found = request.get(&format!("storageclasses.storage.k8s.io/{name}")).await?;
+                    let found = found.as_ref().and_then(read).unwrap_or_default();
+                    get(&found, "allowVolumeExpansion") == &Value::Bool(true)
+                }
+            };
+            if grows {
+                return Ok(());
+            }
+            refuse(
+                "only dynamically provisioned pvc can be resized and the storageclass that provisions the pvc must support resize",
+            )
+        })
+    }
+}
+
+fn size(claim: &Fields) -> Option<Quantity> {
+    let resources = object(claim, "spec").and_then(|spec| object(spec, "resources"));
+    Quantity::read(get(resources.and_then(|resources| object(resources, "requests"))?, "storage"))
+}

@@ -1,0 +1,49 @@
+//! `DefaultIngressClass`: ingresses that name no class get the one that is marked as default.
+
+use super::default_storage_class::newest;
+use super::{Admitted, Operation, Plugin, Request, stored};
+use crate::error::ApiError;
+use crate::hooks::BoxFuture;
+use crate::object::metadata;
+use crate::validate::{Fields, get, object};
+use serde_json::Value;
+
+const DEFAULT: [&str; 1] = ["ingressclass.kubernetes.io/is-default-class"];
+/// How ingresses named their class in older days.
+const OLD: &str = "kubernetes.io/ingress.class";
+
+/// The plugin.
+#[derive(Debug)]
+pub(super) struct DefaultIngressClass;
+
+impl Plugin for DefaultIngressClass {
+    fn name(&self) -> &'static str {
+        "DefaultIngressClass"
+    }
+
+    fn concerns(&self, request: &Request<'_>) -> bool {
+        request.operation == Operation::Create && request.writes("networking.k8s.io", "ingresses")
+    }
+
+    fn admit<'a>(
+        &'a self,
+        request: &'a Request<'a>,
+        ingress: &'a mut Fields,
+        _admitted: &'a mut Admitted,
+    ) -> BoxFuture<'a, Result<(), ApiError>> {
+        Box::pin(async move {
+            let old = object(metadata(ingress), "annotations").is_some_and(|all| all.contains_key(OLD));
+            let named = object(ingress, "spec").is_some_and(|spec| !get(spec, "ingressClassName").is_null());
+            if old || named {
+                return Ok(());
+            }
+            let classes = stored(request, "ingressclasses.networking.k8s.io", "").await?;
+            let Some(name) = newest(classes.iter().map(|(_, fields)| fields), &DEFAULT) else { return Ok(()) };
+            let spec = ingress.entry("spec").or_insert_with(|| Value::Object(Fields::new()));
+            if let Some(spec) = spec.as_object_mut() {
+                spec.insert("ingressClassName".to_owned(), name.into());
+            }
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,222 @@
+//! `ResourceQuota`: what a namespace may use, counted in the transaction that uses it.
+//!
+//! Guarantee: whatever writes at the same time, `status.used` never passes `status.hard` by a write that was admitted: the
+//! quota is written together with the object, and only if it is still as it was read. What becomes free is counted anew by
+//! the controller, which writes under the same condition.
+
+use super::{Admitted, Operation, Plugin, Request, name_of};
+use crate::error::{ApiError, Reason};
+use crate::hooks::BoxFuture;
+use crate::object::{self, meta_text};
+use crate::validate::{Fields, object as inner, object_mut};
+use crate::verbs::store_error;
+use jiff::Timestamp;
+use master_kinds::quantity::{Quantities, Quantity};
+use master_kinds::quota::{self, Quota};
+use master_store::{Entry, ListQuery, Op};
+use serde_json::Value;
+
+/// The plugin.
+#[derive(Debug)]
+pub(super) struct ResourceQuota;
+
+impl Plugin for ResourceQuota {
+    fn name(&self) -> &'static str {
+        "ResourceQuota"
+    }
+
+    fn concerns(&self, request: &Request<'_>) -> bool {
+        let kind = &request.call.kind;
+        if !kind.namespaced || !quota::counts(&kind.group, &kind.plural) {
+            return false;
+        }
+        match (request.operation, request.subresource) {
+            (Operation::Create, None) => true,
+            (Operation::Update, None) => request.is("", "persistentvolumeclaims") || request.is("", "services"),
+            (Operation::Update, Some(subresource)) => request.is("", "pods") && subresource.name() == "resize",
+            (Operation::Create, Some(_)) | (Operation::Delete, _) => false,
+        }
+    }
+
+    fn check<'a>(
+        &'a self,
+        request: &'a Request<'a>,
+        object: &'a Fields,
+        admitted: &'a mut Admitted,
+    ) -> BoxFuture<'a, Result<(), ApiError>> {
+        Box::pin(async move {
+            let namespace = meta_text(object, "namespace");
+            if quotas(request, namespace).await?.is_empty() {
+                return Ok(());
+            }
+            admitted.turn = Some(request.call.api.inner.admission.turn(namespace).await);
+            for entry in quotas(request, namespace).await? {
+                if let Some(op) = charge(request, object, &entry)? {
+                    admitted.ops.push(op);
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+async fn quotas(request: &Request<'_>, namespace: &str) -> Result<Vec<Entry>, ApiError> {
+    let query = ListQuery { prefix: format!("resourcequotas/{namespace}/"), ..ListQuery::default() };
+    Ok(request.call.api.inner.store.list(query).await.map_err(store_error)?.entries)
+}
+
+/// What is to be written into a quota; nothing where the object doesn't concern it.
+fn charge(request: &Request<'_>, object: &Fields, entry: &Entry) -> Result<Option<Op>, ApiError> {
+    let registry = &request.call.api.inner.registry;
+    let kind = registry.find("", "v1", "resourcequotas");
+    let kind = kind.ok_or_else(|| ApiError::new(Reason::InternalError, "resourcequotas are not served"))?;
+    let mut fields = object::decode(kind, entry)?;
+    let quota = Quota::read(&fields);
+    let (group, plural) = (&request.call.kind.group, &request.call.kind.plural);
+    let charged = charged(&quota, (group, plural), object, request.old, Timestamp::now());
+    match charged.map_err(|why| request.call.forbidden(name_of(object), &why))? {
+        None => Ok(None),
+        Some(used) => {
+            if let Some(status) = object_mut(&mut fields, "status") {
+                status.insert("used".to_owned(), Value::Object(used.to_fields()));
+            }
+            Ok(Some(Op::update(&entry.key, entry.modified, object::encode(kind, fields)?)))
+        }
+    }
+}
+
+/// What a quota's `status.used` becomes; none where it stays. Errors: upstream's text of a refusal.
+fn charged(
+    quota: &Quota,
+    (group, plural): (&str, &str),
+    object: &Fields,
+    old: Option<&Fields>,
+    now: Timestamp,
+) -> Result<Option<Quantities>, String> {
+    if !quota.matches(group, plural, object) {
+        return Ok(None);
+    }
+    let concerned = quota.concerned(group, plural);
+    if (group, plural) == ("", "pods")
+        && let Some(missing) = inner(object, "spec").and_then(|spec| quota::missing(spec, &concerned))
+    {
+        return Err(format!("failed quota: {}: {missing}", quota.name));
+    }
+    if concerned.iter().any(|name| quota.used.get(name).is_none()) {
+        return Err(format!("status unknown for quota: {}, resources: {}", quota.name, concerned.join(",")));
+    }
+    let mut delta = quota::usage(group, plural, object, now);
+    let negative: Vec<&str> =
+        delta.0.iter().filter(|(_, amount)| **amount < Quantity::ZERO).map(|(name, _)| name.as_str()).collect();
+    if !negative.is_empty() {
+        return Err(format!("quota usage is negative for resource(s): {}", negative.join(",")));
+    }
+    if let Some(old) = old.filter(|old| quota.matches(group, plural, old)) {
+        for (name, before) in quota::usage(group, plural, old, now).0 {
+            let now = delta.get(&name).unwrap_or_default();
+            delta.set(name, now.minus(before).max(Quantity::ZERO));
+        }
+    }
+    let requested = delta.only(|name| quota.hard.get(name).is_some() && !delta.get(name).unwrap_or_default().is_zero());
+    if requested.is_empty() {
+        return Ok(None);
+    }
+    let mut used = quota.used.clone();
+    used.add(&requested);
+    let exceeded = requested.only(|name| used.get(name) > quota.hard.get(name));
+    if !exceeded.is_empty() {
+        let masked = |list: &Quantities| list.only(|name| exceeded.get(name).is_some());
+        return Err(format!(
+            "exceeded quota: {}, requested: {}, used: {}, limited: {}",
+            quota.name,
+            exceeded,
+            masked(&quota.used),
+            masked(&quota.hard)
+        ));
+    }
+    Ok(Some(used))
+}
+
+#[cfg(test)]
+#[allow(clippy::needless_pass_by_value, reason = "literals are passed, and read better so")]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn fields(value: &Value) -> Fields {
+        value.as_object().cloned().unwrap()
+    }
+
+    fn quota(hard: Value, used: Value, spec: Value) -> Quota {
+        let mut spec = spec;
+        spec["hard"] = hard.clone();
+        Quota::read(&fields(&json!({"metadata": {"name": "q"}, "spec": spec, "status": {"hard": hard, "used": used}})))
+    }
+
+    fn pod(resources: Value) -> Fields {
+        fields(&json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "a", "resources": resources}]}}))
+    }
+
+    fn charge_pod(quota: &Quota, pod: &Fields) -> Result<Option<Quantities>, String> {
+        charged(quota, ("", "pods"), pod, None, Timestamp::UNIX_EPOCH)
+    }
+
+    #[test]
+    fn refusals_are_in_upstreams_words() {
+        let asks = json!({"requests": {"cpu": "500m"}, "limits": {"memory": "1Gi"}});
+        let full =
+            quota(json!({"pods": "1", "requests.cpu": "1"}), json!({"pods": "1", "requests.cpu": "600m"}), json!({}));
+        assert_eq!(
+            charge_pod(&full, &pod(asks.clone())).unwrap_err(),
+            "exceeded quota: q, requested: pods=1,requests.cpu=500m, used: pods=1,requests.cpu=600m, \
+             limited: pods=1,requests.cpu=1"
+        );
+        let unset = quota(json!({"requests.memory": "1Gi"}), json!({"requests.memory": "0"}), json!({}));
+        assert_eq!(
+            charge_pod(&unset, &pod(asks.clone())).unwrap_err(),
+            "failed quota: q: must specify requests.memory for: a"
+        );
+        let unknown = quota(json!({"pods": "1"}), json!({}), json!({}));
+        assert_eq!(charge_pod(&unknown, &pod(asks)).unwrap_err(), "status unknown for quota: q, resources: pods");
+    }
+
+    #[test]
+    fn what_fits_is_added_to_what_is_used() {
+        let room = quota(
+            json!({"limits.memory": "2Gi", "count/pods": "2"}),
+            json!({"limits.memory": "512Mi", "count/pods": "1"}),
+            json!({}),
+        );
+        let used = charge_pod(&room, &pod(json!({"limits": {"memory": "1Gi"}}))).unwrap().unwrap();
+        assert_eq!(used.to_string(), "count/pods=2,limits.memory=1536Mi");
+    }
+
+    #[test]
+    fn scopes_leave_other_pods_alone() {
+        let scoped = quota(json!({"pods": "0"}), json!({"pods": "0"}), json!({"scopes": ["BestEffort"]}));
+        assert_eq!(charge_pod(&scoped, &pod(json!({"requests": {"cpu": "1"}}))), Ok(None));
+        assert!(charge_pod(&scoped, &pod(json!({}))).is_err());
+        let selected = quota(
+            json!({"pods": "0"}),
+            json!({"pods": "0"}),
+            json!({"scopeSelector": {"matchExpressions": [
+            {"scopeName": "PriorityClass", "operator": "In", "values": ["high"]}]}}),
+        );
+        assert_eq!(charge_pod(&selected, &pod(json!({}))), Ok(None));
+    }
+
+    #[test]
+    fn an_update_pays_for_the_difference_alone() {
+        let ports = quota(
+            json!({"services.nodeports": "1", "services": "1"}),
+            json!({"services.nodeports": "0", "services": "1"}),
+            json!({}),
+        );
+        let service = |kind: &str| fields(&json!({"spec": {"type": kind, "ports": [{"port": 1}]}}));
+        let charged =
+            |new: &Fields, old: &Fields| charged(&ports, ("", "services"), new, Some(old), Timestamp::UNIX_EPOCH);
+        let used = charged(&service("NodePort"), &service("ClusterIP")).unwrap().unwrap();
+        assert_eq!(used.to_string(), "services=1,services.nodeports=1");
+        assert_eq!(charged(&service("ClusterIP"), &service("NodePort")), Ok(None));
+    }
+}

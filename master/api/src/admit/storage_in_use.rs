@@ -1,0 +1,48 @@
+//! `StorageObjectInUseProtection`: volumes and claims are held until nothing uses them any more.
+
+use super::{Admitted, Operation, Plugin, Request};
+use crate::error::ApiError;
+use crate::hooks::BoxFuture;
+use crate::object::metadata_mut;
+use crate::validate::Fields;
+use serde_json::json;
+
+/// The plugin.
+#[derive(Debug)]
+pub(super) struct StorageObjectInUseProtection;
+
+/// The finalizer of a kind, which its controller takes off.
+fn finalizer(request: &Request<'_>) -> Option<&'static str> {
+    if request.writes("", "persistentvolumes") {
+        Some("kubernetes.io/pv-protection")
+    } else if request.writes("", "persistentvolumeclaims") {
+        Some("kubernetes.io/pvc-protection")
+    } else {
+        None
+    }
+}
+
+impl Plugin for StorageObjectInUseProtection {
+    fn name(&self) -> &'static str {
+        "StorageObjectInUseProtection"
+    }
+
+    fn concerns(&self, request: &Request<'_>) -> bool {
+        request.operation == Operation::Create && finalizer(request).is_some()
+    }
+
+    fn admit<'a>(
+        &'a self,
+        request: &'a Request<'a>,
+        object: &'a mut Fields,
+        _admitted: &'a mut Admitted,
+    ) -> BoxFuture<'a, Result<(), ApiError>> {
+        let finalizers = metadata_mut(object).entry("finalizers").or_insert_with(|| json!([]));
+        if let (Some(finalizers), Some(own)) = (finalizers.as_array_mut(), finalizer(request))
+            && !finalizers.iter().any(|known| known == own)
+        {
+            finalizers.push(own.into());
+        }
+        Box::pin(std::future::ready(Ok(())))
+    }
+}

@@ -1,0 +1,44 @@
+//! `TaintNodesByCondition`: a new node takes no pods until it is known to be ready.
+
+use super::{Admitted, Operation, Plugin, Request};
+use crate::error::ApiError;
+use crate::hooks::BoxFuture;
+use crate::validate::{Fields, object_mut};
+use serde_json::json;
+
+const NOT_READY: &str = "node.kubernetes.io/not-ready";
+
+/// The plugin.
+#[derive(Debug)]
+pub(super) struct TaintNodesByCondition;
+
+impl Plugin for TaintNodesByCondition {
+    fn name(&self) -> &'static str {
+        "TaintNodesByCondition"
+    }
+
+    fn concerns(&self, request: &Request<'_>) -> bool {
+        request.operation == Operation::Create && request.writes("", "nodes")
+    }
+
+    fn admit<'a>(
+        &'a self,
+        _request: &'a Request<'a>,
+        node: &'a mut Fields,
+        _admitted: &'a mut Admitted,
+    ) -> BoxFuture<'a, Result<(), ApiError>> {
+        if let Some(spec) = object_mut(node, "spec") {
+            let taints = spec.entry("taints").or_insert_with(|| json!([]));
+            if taints.is_null() {
+                *taints = json!([]);
+            }
+            let taint = json!({"key": NOT_READY, "effect": "NoSchedule"});
+            if let Some(taints) = taints.as_array_mut()
+                && !taints.iter().any(|known| known["key"] == taint["key"] && known["effect"] == taint["effect"])
+            {
+                taints.push(taint);
+            }
+        }
+        Box::pin(std::future::ready(Ok(())))
+    }
+}

@@ -1,0 +1,42 @@
+//! What every cluster has from its first moment: the system's namespaces, each with its account, and priority classes.
+
+use crate::client::{Client, Object};
+use crate::error::ApiError;
+use config_kube::k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
+use config_kube::k8s_openapi::api::scheduling::v1::PriorityClass;
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+/// Namespaces that always are.
+const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
+/// The account of pods that name none.
+const ACCOUNT: &str = "default";
+/// Classes of the system's own pods (upstream's), above all that a user may name.
+const CLASSES: [(&str, i32, &str); 2] = [
+    ("system-node-critical", 2_000_001_000, "For pods that a node needs, and that must stay on it."),
+    ("system-cluster-critical", 2_000_000_000, "For pods that the cluster needs, and that may move to another node."),
+];
+
+/// Makes what is not there.
+pub(crate) async fn prepare(client: &Client) -> Result<(), ApiError> {
+    for name in NAMESPACES {
+        let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
+        make(client, &Namespace { metadata, ..Namespace::default() }).await?;
+        let metadata =
+            ObjectMeta { name: Some(ACCOUNT.to_owned()), namespace: Some(name.to_owned()), ..ObjectMeta::default() };
+        make(client, &ServiceAccount { metadata, ..ServiceAccount::default() }).await?;
+    }
+    for (name, value, description) in CLASSES {
+        let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
+        let (value, description) = (Some(value), Some(description.to_owned()));
+        make(client, &PriorityClass { metadata, value, description, ..PriorityClass::default() }).await?;
+    }
+    Ok(())
+}
+
+async fn make<T: Object>(client: &Client, object: &T) -> Result<(), ApiError> {
+    match client.create(object).await {
+        Ok(_) => Ok(()),
+        Err(error) if error.is_already_exists() => Ok(()),
+        Err(error) => Err(error),
+    }
+}
