@@ -2,6 +2,7 @@
 
 use crate::error::{ApiError, Reason};
 use crate::peer::Peer;
+use crate::resources::Seen;
 use crate::server::{ApiServer, Body, body};
 use crate::user::UserInfo;
 use bytes::{Buf, Bytes, BytesMut};
@@ -48,11 +49,15 @@ pub struct DeleteParams {
     pub uid: Option<String>,
     /// Only if the object is still at this resource version.
     pub resource_version: Option<String>,
+    /// What becomes of those that it owns: `Background`, `Foreground`, `Orphan`; the kind's usual way where none.
+    pub propagation: Option<&'static str>,
 }
 
 /// A page of objects.
 #[derive(Debug, Clone)]
 pub struct ObjectList<T> {
+    /// How many more there are after this page, where the server knows.
+    pub remaining: u64,
     /// The objects.
     pub items: Vec<T>,
     /// The list's resource version, from which to watch.
@@ -90,6 +95,10 @@ impl Client {
         Self { api, user }
     }
 
+    pub(crate) fn api(&self) -> &ApiServer {
+        &self.api
+    }
+
     /// As whom it asks.
     pub fn user(&self) -> &UserInfo {
         &self.user
@@ -115,13 +124,17 @@ impl Client {
         namespace: Option<&str>,
         params: &ListParams,
     ) -> Result<ObjectList<T>, ApiError> {
-        let path = path::<T>(namespace, None, None) + &query(params, &[]);
-        let mut list: Value = self.send(Method::GET, &path, None, Bytes::new()).await?;
+        self.list_at(JSON, &(path::<T>(namespace, None, None) + &query(params, &[]))).await
+    }
+
+    pub(crate) async fn list_at<T: Seen>(&self, accept: &str, path: &str) -> Result<ObjectList<T>, ApiError> {
+        let mut list: Value = self.send_as(accept, Method::GET, path, None, Bytes::new()).await?;
         let text = |pointer: &str| list.pointer(pointer).and_then(Value::as_str).map(str::to_owned).unwrap_or_default();
         let (resource_version, continue_token) = (text("/metadata/resourceVersion"), text("/metadata/continue"));
+        let remaining = list.pointer("/metadata/remainingItemCount").and_then(Value::as_u64).unwrap_or_default();
         let items = list.get_mut("items").map(Value::take).unwrap_or_default();
         let items = serde_json::from_value(items).map_err(|e| undecodable(&e))?;
-        Ok(ObjectList { items, resource_version, continue_token })
+        Ok(ObjectList { remaining, items, resource_version, continue_token })
     }
 
     /// Watches from a resource version (a list's), with bookmarks.
@@ -131,9 +144,19 @@ impl Client {
         params: &ListParams,
         resource_version: &str,
     ) -> Result<Watcher<T>, ApiError> {
+        self.watch_at(JSON, &path::<T>(namespace, None, None), params, resource_version).await
+    }
+
+    pub(crate) async fn watch_at<T: Seen>(
+        &self,
+        accept: &str,
+        path: &str,
+        params: &ListParams,
+        resource_version: &str,
+    ) -> Result<Watcher<T>, ApiError> {
         let more = [("watch", "true"), ("allowWatchBookmarks", "true"), ("resourceVersion", resource_version)];
-        let path = path::<T>(namespace, None, None) + &query(params, &more);
-        let response = self.request(Method::GET, &path, None, Bytes::new()).await?;
+        let path = path.to_owned() + &query(params, &more);
+        let response = self.request(accept, Method::GET, &path, None, Bytes::new()).await?;
         Ok(Watcher { body: response, buffer: BytesMut::new(), kind: PhantomData })
     }
 
@@ -180,7 +203,7 @@ impl Client {
         self.patch_at(&path::<T>(namespace, Some(name), Some("status")), patch).await
     }
 
-    async fn patch_at<T: Object>(&self, at: &str, patch: &Patch) -> Result<T, ApiError> {
+    pub(crate) async fn patch_at<T: DeserializeOwned>(&self, at: &str, patch: &Patch) -> Result<T, ApiError> {
         let (kind, value) = match patch {
             Patch::Merge(value) => ("application/merge-patch+json", value),
             Patch::Strategic(value) => ("application/strategic-merge-patch+json", value),
@@ -196,6 +219,10 @@ impl Client {
         name: &str,
         params: &DeleteParams,
     ) -> Result<(), ApiError> {
+        self.delete_at(&path::<T>(namespace, Some(name), None), params).await
+    }
+
+    pub(crate) async fn delete_at(&self, path: &str, params: &DeleteParams) -> Result<(), ApiError> {
         let mut preconditions = serde_json::Map::new();
         for (key, value) in [("uid", &params.uid), ("resourceVersion", &params.resource_version)] {
             if let Some(value) = value {
@@ -209,8 +236,10 @@ impl Client {
         if !preconditions.is_empty() {
             options["preconditions"] = Value::Object(preconditions);
         }
-        let path = path::<T>(namespace, Some(name), None);
-        self.send::<Value>(Method::DELETE, &path, Some(JSON), encode(&options)?).await.map(drop)
+        if let Some(propagation) = params.propagation {
+            options["propagationPolicy"] = propagation.into();
+        }
+        self.send::<Value>(Method::DELETE, path, Some(JSON), encode(&options)?).await.map(drop)
     }
 
     /// Posts to a subresource of an object, such as a Binding to a pod's `binding`.
@@ -232,19 +261,31 @@ impl Client {
         content_type: Option<&str>,
         content: Bytes,
     ) -> Result<R, ApiError> {
-        let answer = self.request(method, path, content_type, content).await?;
+        self.send_as(JSON, method, path, content_type, content).await
+    }
+
+    pub(crate) async fn send_as<R: DeserializeOwned>(
+        &self,
+        accept: &str,
+        method: Method,
+        path: &str,
+        content_type: Option<&str>,
+        content: Bytes,
+    ) -> Result<R, ApiError> {
+        let answer = self.request(accept, method, path, content_type, content).await?;
         let answer = answer.collect().await.map_err(|e| broken(&*e))?.to_bytes();
         serde_json::from_slice(&answer).map_err(|e| undecodable(&e))
     }
 
     async fn request(
         &self,
+        accept: &str,
         method: Method,
         path: &str,
         content_type: Option<&str>,
         content: Bytes,
     ) -> Result<Body, ApiError> {
-        let mut request = Request::builder().method(method).uri(path).header(header::ACCEPT, JSON);
+        let mut request = Request::builder().method(method).uri(path).header(header::ACCEPT, accept);
         if let Some(content_type) = content_type {
             request = request.header(header::CONTENT_TYPE, content_type);
         }
@@ -273,17 +314,28 @@ fn undecodable(error: &serde_json::Error) -> ApiError {
     ApiError::new(Reason::InternalError, format!("the answer cannot be read as the kind asked for: {error}"))
 }
 
-fn encode(object: &impl Serialize) -> Result<Bytes, ApiError> {
+pub(crate) fn encode(object: &impl Serialize) -> Result<Bytes, ApiError> {
     let bytes = serde_json::to_vec(object)
         .map_err(|e| ApiError::new(Reason::BadRequest, format!("the object cannot be written as JSON: {e}")))?;
     Ok(bytes.into())
 }
 
 fn path<T: Resource>(namespace: Option<&str>, name: Option<&str>, subresource: Option<&str>) -> String {
-    let mut path = if T::GROUP.is_empty() { "/api/".to_owned() } else { "/apis/".to_owned() };
-    path.push_str(T::API_VERSION);
+    path_to(T::API_VERSION, T::URL_PATH_SEGMENT, namespace, name, subresource)
+}
+
+/// The path of a collection, an object or a subresource.
+pub(crate) fn path_to(
+    api_version: &str,
+    plural: &str,
+    namespace: Option<&str>,
+    name: Option<&str>,
+    subresource: Option<&str>,
+) -> String {
+    let mut path = if api_version.contains('/') { "/apis/".to_owned() } else { "/api/".to_owned() };
+    path.push_str(api_version);
     let namespace = namespace.map(|namespace| ("namespaces", namespace));
-    for (key, value) in namespace.into_iter().chain([(T::URL_PATH_SEGMENT, "")]) {
+    for (key, value) in namespace.into_iter().chain([(plural, "")]) {
         path.push('/');
         path.push_str(key);
         if !value.is_empty() {
@@ -298,7 +350,7 @@ fn path<T: Resource>(namespace: Option<&str>, name: Option<&str>, subresource: O
     path
 }
 
-fn query(params: &ListParams, more: &[(&str, &str)]) -> String {
+pub(crate) fn query(params: &ListParams, more: &[(&str, &str)]) -> String {
     let limit = params.limit.map(|limit| limit.to_string());
     let own = [
         ("labelSelector", params.labels.as_deref()),
@@ -336,7 +388,7 @@ pub struct Watcher<T> {
     kind: PhantomData<fn() -> T>,
 }
 
-impl<T: Object> Watcher<T> {
+impl<T: Seen> Watcher<T> {
     /// The next event; none where the server ended the watch (go on from the last resource version).
     /// Cancel-safe.
     ///
@@ -361,7 +413,7 @@ impl<T: Object> Watcher<T> {
     }
 }
 
-fn decode<T: Object>(line: &[u8]) -> Result<WatchEvent<T>, ApiError> {
+fn decode<T: Seen>(line: &[u8]) -> Result<WatchEvent<T>, ApiError> {
     #[derive(serde::Deserialize)]
     struct Raw<'a> {
         r#type: &'a str,

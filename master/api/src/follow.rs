@@ -3,7 +3,8 @@
 use crate::client::{Client, ListParams, Object, ObjectList, WatchEvent, Watcher};
 use crate::error::ApiError;
 use crate::hooks::BoxFuture;
-use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use crate::resources::{Partial, Resource, Seen, Source};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -40,8 +41,7 @@ enum State<T> {
 /// Follows all objects of a kind that match. Never ends and never fails: it waits, longer after each failure, and goes on.
 pub struct Follower<T> {
     client: Client,
-    namespace: Option<String>,
-    params: ListParams,
+    source: Arc<Source>,
     state: State<T>,
     failures: u32,
     not_before: Instant,
@@ -63,14 +63,21 @@ impl<T> std::fmt::Debug for Follower<T> {
 impl<T: Object> Follower<T> {
     /// A follower that has not listed yet.
     pub fn new(client: Client, namespace: Option<&str>, params: ListParams) -> Self {
-        Self {
-            client,
-            namespace: namespace.map(str::to_owned),
-            params,
-            state: State::Unlisted,
-            failures: 0,
-            not_before: Instant::now(),
-        }
+        Self::of(client, Source::typed::<T>(namespace, params))
+    }
+}
+
+impl Follower<Partial> {
+    /// A follower of the metadata of all objects of a kind.
+    pub fn metadata(client: Client, of: &Resource) -> Self {
+        Self::of(client, Source::metadata(of))
+    }
+}
+
+impl<T: Seen> Follower<T> {
+    fn of(client: Client, source: Source) -> Self {
+        let (state, not_before) = (State::Unlisted, Instant::now());
+        Self { client, source: Arc::new(source), state, failures: 0, not_before }
     }
 
     /// Lists anew at the next change.
@@ -129,18 +136,16 @@ impl<T: Object> Follower<T> {
     }
 
     fn list(&self) -> BoxFuture<'static, Result<ObjectList<T>, ApiError>> {
-        let (client, namespace, params) = (self.client.clone(), self.namespace.clone(), self.params.clone());
-        Box::pin(async move { client.list::<T>(namespace.as_deref(), &params).await })
+        Box::pin(Arc::clone(&self.source).list(self.client.clone()))
     }
 
     fn watch(&self, version: String) -> BoxFuture<'static, Result<Watcher<T>, ApiError>> {
-        let (client, namespace, params) = (self.client.clone(), self.namespace.clone(), self.params.clone());
-        Box::pin(async move { client.watch::<T>(namespace.as_deref(), &params, &version).await })
+        Box::pin(Arc::clone(&self.source).watch(self.client.clone(), version))
     }
 
     /// Goes on with `next` after a wait, or lists anew where history is lost.
     fn failed(&mut self, error: &ApiError, next: State<T>) {
-        tracing::debug!(kind = T::KIND, failures = self.failures, %error, "cannot follow; trying again");
+        tracing::debug!(source = ?self.source, failures = self.failures, %error, "cannot follow; trying again");
         self.state = if error.is_expired() { State::Unlisted } else { next };
         self.wait();
     }
@@ -153,7 +158,7 @@ impl<T: Object> Follower<T> {
 }
 
 /// The change in an event; none for a bookmark. The version moves on.
-fn told<T: Object>(event: WatchEvent<T>, version: &mut String) -> Option<Change<T>> {
+fn told<T: Seen>(event: WatchEvent<T>, version: &mut String) -> Option<Change<T>> {
     let change = match event {
         WatchEvent::Added(object) | WatchEvent::Modified(object) => Change::Set(object),
         WatchEvent::Deleted(object) => Change::Gone(object),
@@ -163,11 +168,7 @@ fn told<T: Object>(event: WatchEvent<T>, version: &mut String) -> Option<Change<
         }
     };
     if let Change::Set(object) | Change::Gone(object) = &change {
-        version_of(object.metadata()).clone_into(version);
+        object.resource_version().clone_into(version);
     }
     Some(change)
-}
-
-fn version_of(meta: &ObjectMeta) -> &str {
-    meta.resource_version.as_deref().unwrap_or_default()
 }

@@ -27,6 +27,7 @@ mod peer;
 mod prepare;
 mod protobuf;
 pub mod record;
+pub mod resources;
 mod serve;
 mod server;
 mod table;
@@ -45,6 +46,7 @@ pub use hooks::{BoxFuture, DenyList, DialError, Extensions, NodeDialer, NodeStre
 pub use options::Options;
 pub use peer::Peer;
 pub use record::{Happening, Recorder, Severity};
+pub use resources::{Meta, OwnerRef, Partial, Resource, Seen, Whole};
 pub use serve::{ServeOptions, TlsError, serve, tls_config};
 pub use server::{ApiServer, Body, BodyError, body};
 pub use user::UserInfo;

@@ -67,7 +67,11 @@ impl Recorder {
 
     /// Writes an event about an object. Failures are logged and forgotten: an event is no promise.
     pub async fn record<T: Object>(&self, about: &T, happening: &Happening<'_>) {
-        let about = reference(about);
+        self.record_of(reference(about), happening).await;
+    }
+
+    /// As [`Recorder::record`], about an object of any kind.
+    pub async fn record_of(&self, about: ObjectReference, happening: &Happening<'_>) {
         let now = Timestamp::now();
         let key = (about.uid.clone().unwrap_or_default(), happening.reason.to_owned(), happening.message.clone());
         let namespace = about.namespace.clone().unwrap_or_else(|| "default".to_owned());

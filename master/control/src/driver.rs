@@ -1,11 +1,12 @@
 //! The driver: observes, asks controllers for their plans, carries the writes out.
 
-use crate::observe::{Key, Kind, LEASES, Observed};
+use crate::followers::Followers;
+use crate::observe::{Key, Kind, Observed};
 use crate::write::Write;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use jiff::Timestamp;
-use master_api::{ApiError, Client, Follower, ListParams, Recorder};
+use master_api::{ApiError, Client, Recorder};
 use std::collections::{BTreeSet, HashMap};
 use std::future::Future;
 use std::sync::Arc;
@@ -21,6 +22,8 @@ const SETTLE: Duration = Duration::from_millis(500);
 const BACKOFF_FIRST: Duration = Duration::from_millis(500);
 /// Longest wait after failed writes.
 const BACKOFF_LAST: Duration = Duration::from_secs(60);
+/// Between two looks at which kinds are served.
+const LOOK: Duration = Duration::from_secs(30);
 /// Name in events (upstream's, which people know).
 const COMPONENT: &str = "controllermanager";
 
@@ -66,16 +69,43 @@ pub trait Controller: Send {
     fn plan(&mut self, observed: &Observed, now: Now) -> Plan;
 }
 
+/// Something that a controller must be allowed to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Right {
+    /// API group; `*` is all.
+    pub group: &'static str,
+    /// Resource, with a subresource as `pods/status`; `*` is all.
+    pub resource: &'static str,
+    /// Verbs.
+    pub verbs: &'static [&'static str],
+}
+
+/// What the controllers that came with their rights need, by name; the others need what upstream's of their names do.
+pub fn rights() -> Vec<(&'static str, &'static [Right])> {
+    vec![
+        ("garbage-collector", crate::garbage::RIGHTS),
+        ("namespace-controller", crate::namespace::RIGHTS),
+        ("root-ca-cert-publisher", crate::root_ca::RIGHTS),
+        ("resourcequota-controller", crate::quota::RIGHTS),
+        ("certificatesigningrequest-approving-controller", crate::approver::RIGHTS),
+        ("clusterrole-aggregation-controller", crate::aggregation::RIGHTS),
+        ("token-cleaner", crate::bootstrap_tokens::RIGHTS),
+        ("storage-protection", crate::in_use::RIGHTS),
+    ]
+}
+
 /// Settings of the controllers.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Silence after which a node is not ready.
     pub node_grace: Duration,
+    /// The root's certificate (PEM) that is published in every namespace.
+    pub root_ca: Option<String>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { node_grace: crate::node_lifecycle::GRACE }
+        Self { node_grace: crate::node_lifecycle::GRACE, root_ca: None }
     }
 }
 
@@ -89,40 +119,43 @@ pub fn controllers(options: &Options) -> Vec<Box<dyn Controller>> {
         Box::new(crate::pod_gc::PodGc::default()),
         Box::new(crate::event_ttl::EventTtl),
         Box::new(crate::csr_cleaner::CsrCleaner),
+        Box::new(crate::root_ca::RootCa::new(options.root_ca.clone())),
+        Box::new(crate::garbage::Garbage),
+        Box::new(crate::quota::Quotas::default()),
+        Box::new(crate::approver::Approver),
+        Box::new(crate::aggregation::Aggregation),
+        Box::new(crate::bootstrap_tokens::BootstrapTokens),
+        Box::new(crate::in_use::InUse),
     ]
 }
 
 /// Runs all controllers until `shutdown` resolves. Writes under way are dropped then; what was not written is planned
 /// again by whoever runs next.
 pub async fn run(client: Client, options: Options, shutdown: impl Future<Output = ()> + Send) {
-    let all = ListParams::default;
-    let mut nodes = Follower::new(client.clone(), None, all());
-    let mut leases = Follower::new(client.clone(), Some(LEASES), all());
-    let mut pods = Follower::new(client.clone(), None, all());
-    let mut namespaces = Follower::new(client.clone(), None, all());
-    let mut accounts = Follower::new(client.clone(), None, all());
-    let mut events = Follower::new(client.clone(), None, all());
-    let mut requests = Follower::new(client.clone(), None, all());
-    let mut driver = Driver::new(client, &options);
+    let mut followers = Followers::new(client.clone());
+    let mut driver = Driver::new(client.clone(), &options);
+    followers.add(&driver.observed.serve(&client.resources()), &driver.observed.resources);
     let mut writes: FuturesUnordered<BoxFuture<'static, Written>> = FuturesUnordered::new();
     let mut shutdown = std::pin::pin!(shutdown);
+    let mut looked = Instant::now();
     loop {
-        let sleep = tokio::time::sleep_until(driver.wake().into());
+        let sleep = tokio::time::sleep_until(driver.wake().min(looked + LOOK).into());
         // All arms are cancel-safe: followers and streams keep what they have not handed out.
-        let kind = tokio::select! {
+        tokio::select! {
             () = &mut shutdown => return,
-            change = nodes.next() => { driver.observed.node(change); Some(Kind::Node) }
-            change = leases.next() => { driver.observed.lease(change); Some(Kind::Lease) }
-            change = pods.next() => { driver.observed.pod(change); Some(Kind::Pod) }
-            change = namespaces.next() => { driver.observed.namespace(change); Some(Kind::Namespace) }
-            change = accounts.next() => { driver.observed.service_account(change); Some(Kind::ServiceAccount) }
-            change = events.next() => { driver.observed.event(change); Some(Kind::Event) }
-            change = requests.next() => { driver.observed.request(change); Some(Kind::Request) }
-            Some(written) = writes.next() => { driver.written(written); None }
-            () = sleep => None,
-        };
-        if let Some(kind) = kind {
-            driver.changed(kind);
+            Some((kind, change)) = followers.next() => {
+                change(&mut driver.observed);
+                // Every kind of object has a list of its own; the picture is whole with the last of them.
+                if kind != Kind::Object || driver.observed.unlisted.is_empty() {
+                    driver.changed(kind);
+                }
+            }
+            Some(written) = writes.next() => driver.written(written),
+            () = sleep => {}
+        }
+        if looked.elapsed() >= LOOK {
+            looked = Instant::now();
+            followers.add(&driver.observed.serve(&client.resources()), &driver.observed.resources);
         }
         let room = IN_FLIGHT.saturating_sub(writes.len());
         writes.extend(driver.plan(now(), room));
@@ -138,6 +171,8 @@ type Subject = (&'static str, Key);
 struct Written {
     controller: usize,
     subject: Subject,
+    /// The namespace that was counted, and as of what was seen of it.
+    recounted: Option<(String, u64)>,
     result: Result<(), ApiError>,
 }
 
@@ -237,14 +272,19 @@ impl Driver {
         let failures = self.rests.get(&subject).map_or(0, |rest| rest.failures);
         self.rests.insert(subject.clone(), Rest { until: Instant::now(), failures, busy: true });
         let (client, recorder) = (self.client.clone(), Arc::clone(&self.recorder));
+        let recounted =
+            if let Write::Recount { namespace, seen, .. } = &write { Some((namespace.clone(), *seen)) } else { None };
         Box::pin(async move {
             let result = write.apply(&client, &recorder).await;
-            Written { controller, subject, result }
+            Written { controller, subject, recounted, result }
         })
     }
 
     fn written(&mut self, written: Written) {
-        let Written { controller, subject, result } = written;
+        let Written { controller, subject, recounted, result } = written;
+        if let (Ok(()), Some((namespace, seen))) = (&result, recounted) {
+            self.observed.recounted(&namespace, seen);
+        }
         let turn = &mut self.turns[controller];
         let failures = self.rests.get(&subject).map_or(0, |rest| rest.failures);
         let (failures, wait) = match &result {

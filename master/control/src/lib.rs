@@ -7,24 +7,39 @@
 //! - `pod_gc`: pods that nobody will ever end are ended
 //! - `namespace`: what is in a deleted namespace goes, then the namespace
 //! - `service_account`: system namespaces and default service accounts are there
-//! - `event_ttl`, `csr_cleaner`: what is of no use any more goes
+//! - `event_ttl`, `csr_cleaner`, `bootstrap_tokens`: what is of no use any more goes
+//! - `garbage`: what nobody owns any more goes, of whatever kind
+//! - `root_ca`: every namespace has the certificate by which the API server is known
+//! - `quota`: what quotas count is counted anew where something became free
+//! - `approver`: kubelets get their client certificates
+//! - `aggregation`: cluster roles that gather rules have them
+//! - `in_use`: volumes and claims go once nothing uses them
+//!
+//! What each needs to be allowed is written beside it ([`rights`]).
 //!
 //! The driver follows the kinds through the API, keeps what controllers need of them ([`observe::Observed`]), asks those
 //! controllers whose kinds changed or whose time came, and carries out their writes: a bounded number at once, never two of
 //! the same key, a failed one again after a growing wait. All is level-triggered: a write that was lost is planned again.
 //! There are no tasks and no channels: the driver holds its writes as futures.
 
+mod aggregation;
+mod approver;
+mod bootstrap_tokens;
 mod csr_cleaner;
 mod driver;
 mod event_ttl;
+mod followers;
+pub mod garbage;
+mod in_use;
 mod namespace;
 mod node_lifecycle;
 pub mod observe;
 mod pod_gc;
+mod quota;
+mod root_ca;
 mod service_account;
 mod taint_eviction;
 mod write;
 
-pub use driver::{Controller, Now, Options, Plan, controllers, run};
-pub use namespace::cleared;
+pub use driver::{Controller, Now, Options, Plan, Right, controllers, rights, run};
 pub use write::Write;

@@ -1,18 +1,13 @@
-//! Namespace lifecycle: what is in a deleted namespace goes, then the namespace.
+//! Namespace lifecycle: what is in a deleted namespace goes, of whatever kind, then the namespace.
 
-use crate::driver::{Controller, Now, Plan};
-use crate::observe::{Key, Kind, Observed};
+use crate::driver::{Controller, Now, Plan, Right};
+use crate::observe::{Kind, Observed};
 use crate::write::Write;
-use config_kube::k8s_openapi::Resource;
-use config_kube::k8s_openapi::api::coordination::v1::Lease;
-use config_kube::k8s_openapi::api::core::v1::{
-    ConfigMap, Event, Namespace, NamespaceCondition, Pod, Secret, ServiceAccount,
-};
+use config_kube::k8s_openapi::api::core::v1::{Namespace, NamespaceCondition};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use futures_util::stream::{self, StreamExt};
 use jiff::Timestamp;
-use master_api::client::Object;
-use master_api::{ApiError, Client, DeleteParams, ListParams, Patch};
+use master_api::{ApiError, Client, DeleteParams, ListParams, Meta, Patch, Resource};
 use serde_json::json;
 use std::collections::BTreeMap;
 
@@ -22,6 +17,15 @@ pub(crate) const FINALIZER: &str = "kubernetes";
 const PAGE: u32 = 500;
 /// Objects that are deleted at once.
 const AT_ONCE: usize = 16;
+/// Failures that are told.
+const TOLD: usize = 10;
+
+/// What it does, for whoever grants it.
+pub(crate) const RIGHTS: &[Right] = &[
+    Right { group: "*", resource: "*", verbs: &["get", "list", "delete"] },
+    Right { group: "", resource: "namespaces/finalize", verbs: &["update"] },
+    Right { group: "", resource: "namespaces/status", verbs: &["patch"] },
+];
 
 /// The controller.
 #[derive(Debug, Default)]
@@ -49,24 +53,33 @@ impl Controller for Namespaces {
 
 /// What is left in a namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Remaining {
-    /// Objects by resource.
-    resources: BTreeMap<&'static str, usize>,
+struct Remaining {
+    /// Objects by resource and group.
+    resources: BTreeMap<String, usize>,
     /// Objects by finalizer.
     finalizers: BTreeMap<String, usize>,
+    /// What could not be deleted, and why.
+    failures: Vec<String>,
 }
 
 impl Remaining {
     fn is_empty(&self) -> bool {
-        self.resources.is_empty()
+        self.resources.is_empty() && self.failures.is_empty()
     }
 
-    fn count<T: Object>(&mut self, objects: &[T]) {
+    fn count(&mut self, resource: &Resource, objects: &[Meta]) {
         if !objects.is_empty() {
-            *self.resources.entry(T::URL_PATH_SEGMENT).or_default() += objects.len();
+            let name = format!("{}.{}", resource.plural, resource.group);
+            *self.resources.entry(name).or_default() += objects.len();
         }
-        for finalizer in objects.iter().flat_map(|object| object.metadata().finalizers.iter().flatten()) {
+        for finalizer in objects.iter().flat_map(|object| &object.finalizers) {
             *self.finalizers.entry(finalizer.clone()).or_default() += 1;
+        }
+    }
+
+    fn fail(&mut self, resource: &Resource, error: &ApiError) {
+        if self.failures.len() < TOLD {
+            self.failures.push(format!("{}: {error}", resource.plural));
         }
     }
 
@@ -74,7 +87,7 @@ impl Remaining {
     fn conditions(&self, now: Timestamp) -> Vec<NamespaceCondition> {
         let condition = |kind: &str, list: Vec<String>, reasons: [&str; 2], words: [&str; 2]| {
             let bad = !list.is_empty();
-            let message = if bad { format!("{}: {}", words[0], list.join(", ")) } else { words[1].to_owned() };
+            let message = if bad { format!("{}{}", words[0], list.join(", ")) } else { words[1].to_owned() };
             NamespaceCondition {
                 type_: kind.to_owned(),
                 status: if bad { "True" } else { "False" }.to_owned(),
@@ -83,21 +96,43 @@ impl Remaining {
                 last_transition_time: Some(Time(now)),
             }
         };
-        let resources = self.resources.iter().map(|(name, count)| format!("{name}. has {count} resource instances"));
+        let resources = self.resources.iter().map(|(name, count)| format!("{name} has {count} resource instances"));
         let finalizers = self.finalizers.iter().map(|(name, count)| format!("{name} in {count} resource instances"));
         vec![
+            // Kinds are known without asking anybody, so these two never fail.
+            condition(
+                "NamespaceDeletionDiscoveryFailure",
+                Vec::new(),
+                ["DiscoveryFailed", "ResourcesDiscovered"],
+                ["", "All resources successfully discovered"],
+            ),
+            condition(
+                "NamespaceDeletionGroupVersionParsingFailure",
+                Vec::new(),
+                ["GroupVersionParsingFailed", "ParsedGroupVersions"],
+                ["", "All legacy kube types successfully parsed"],
+            ),
+            condition(
+                "NamespaceDeletionContentFailure",
+                self.failures.clone(),
+                ["ContentDeletionFailed", "ContentDeleted"],
+                [
+                    "Failed to delete all resource types, errors: ",
+                    "All content successfully deleted, may be waiting on finalization",
+                ],
+            ),
             condition(
                 "NamespaceContentRemaining",
                 resources.collect(),
                 ["SomeResourcesRemain", "ContentRemoved"],
-                ["Some resources are remaining", "All content successfully removed"],
+                ["Some resources are remaining: ", "All content successfully removed"],
             ),
             condition(
                 "NamespaceFinalizersRemaining",
                 finalizers.collect(),
                 ["SomeFinalizersRemain", "ContentHasNoFinalizers"],
                 [
-                    "Some content in the namespace has finalizers remaining",
+                    "Some content in the namespace has finalizers remaining: ",
                     "All content-preserving finalizers finished",
                 ],
             ),
@@ -112,54 +147,50 @@ pub(crate) async fn empty(client: &Client, name: &str, uid: &str) -> Result<(), 
         return Ok(());
     }
     let mut left = Remaining::default();
-    clear_all(client, name, &mut left).await?;
+    for resource in in_order(client.resources()) {
+        if let Err(error) = clear(client, &resource, name, &mut left).await {
+            left.fail(&resource, &error);
+        }
+    }
     if left.is_empty() {
         return finalize(client, namespace).await;
     }
     tell(client, &namespace, &left).await
 }
 
-/// The kinds whose objects are in namespaces, in the order of their deletion.
-macro_rules! kinds {
-    ($($kind:ty),* $(,)?) => {
-        async fn clear_all(client: &Client, namespace: &str, left: &mut Remaining) -> Result<(), ApiError> {
-            $(clear::<$kind>(client, namespace, left).await?;)*
-            Ok(())
-        }
-
-        /// Resources that are deleted with their namespace: a kind that the API serves and is not here would be left over.
-        pub fn cleared() -> Vec<&'static str> {
-            vec![$(<$kind as Resource>::URL_PATH_SEGMENT),*]
-        }
-    };
+/// Kinds whose objects are in namespaces. Pods first: others may be mounted in them. Events last: the deletions cause some.
+fn in_order(resources: Vec<Resource>) -> Vec<Resource> {
+    let mut resources: Vec<Resource> = resources.into_iter().filter(|resource| resource.namespaced).collect();
+    resources.sort_by_key(|resource| match resource.plural.as_str() {
+        "pods" => 0,
+        "events" => 2,
+        _ => 1,
+    });
+    resources
 }
 
-// Pods first: others may be mounted in them. Events last: the deletions cause some.
-kinds!(Pod, ConfigMap, Secret, ServiceAccount, Lease, Event);
-
 /// Deletes the objects of a kind, and counts those that stay for now.
-async fn clear<T: Object>(client: &Client, namespace: &str, left: &mut Remaining) -> Result<(), ApiError> {
+async fn clear(client: &Client, resource: &Resource, namespace: &str, left: &mut Remaining) -> Result<(), ApiError> {
     let params = ListParams { limit: Some(PAGE), ..ListParams::default() };
-    let objects = client.list::<T>(Some(namespace), &params).await?.items;
-    let waiting = objects.iter().filter(|object| object.metadata().deletion_timestamp.is_none());
-    let keys: Vec<(Key, DeleteParams)> = waiting
-        .map(|object| {
-            let meta = object.metadata();
-            (Key::of(meta), DeleteParams { uid: meta.uid.clone(), ..DeleteParams::default() })
-        })
-        .collect();
-    let delete = |(key, params): (Key, DeleteParams)| async move {
-        client.delete::<T>(Some(namespace), &key.name, &params).await
+    let objects = client.partials(resource, namespace, &params).await?.items;
+    if objects.is_empty() {
+        return Ok(());
+    }
+    let waiting = objects.into_iter().map(|object| object.metadata).filter(|meta| meta.deletion_timestamp.is_none());
+    let delete = |meta: Meta| async move {
+        let params = DeleteParams { uid: Some(meta.uid), propagation: Some("Background"), ..DeleteParams::default() };
+        client.remove(resource, namespace, &meta.name, &params).await
     };
-    let answers: Vec<_> = stream::iter(keys).map(delete).buffer_unordered(AT_ONCE).collect().await;
+    let answers: Vec<_> = stream::iter(waiting).map(delete).buffer_unordered(AT_ONCE).collect().await;
     for answer in answers {
         match answer {
             Ok(()) => {}
             Err(error) if error.is_not_found() || error.is_conflict() => {}
-            Err(error) => return Err(error),
+            Err(error) => left.fail(resource, &error),
         }
     }
-    left.count(&client.list::<T>(Some(namespace), &params).await?.items);
+    let there = client.partials(resource, namespace, &params).await?.items;
+    left.count(resource, &there.into_iter().map(|object| object.metadata).collect::<Vec<_>>());
     Ok(())
 }
 
@@ -184,4 +215,46 @@ async fn tell(client: &Client, namespace: &Namespace, left: &Remaining) -> Resul
     let patch = Patch::Strategic(json!({"status": {"conditions": conditions}}));
     let name = namespace.metadata.name.as_deref().unwrap_or_default();
     client.patch_status::<Namespace>(None, name, &patch).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn conditions_are_in_upstreams_words() {
+        let mut left = Remaining::default();
+        let resource = |group: &str, plural: &str| Resource {
+            group: group.to_owned(),
+            version: "v1".to_owned(),
+            kind: String::new(),
+            plural: plural.to_owned(),
+            namespaced: true,
+        };
+        let held = Meta { finalizers: vec!["a/b".to_owned()], ..Meta::default() };
+        left.count(&resource("", "pods"), &[held, Meta::default()]);
+        left.count(&resource("apps", "deployments"), &[Meta::default()]);
+        let told: Vec<String> = left.conditions(Timestamp::UNIX_EPOCH).into_iter().filter_map(|c| c.message).collect();
+        assert_eq!(
+            told[3],
+            "Some resources are remaining: deployments.apps has 1 resource instances, pods. has 2 resource instances"
+        );
+        assert_eq!(told[4], "Some content in the namespace has finalizers remaining: a/b in 1 resource instances");
+        assert_eq!(told[0], "All resources successfully discovered");
+    }
+
+    #[test]
+    fn pods_go_first_and_events_last() {
+        let resource = |plural: &str, namespaced: bool| Resource {
+            group: String::new(),
+            version: "v1".to_owned(),
+            kind: String::new(),
+            plural: plural.to_owned(),
+            namespaced,
+        };
+        let all =
+            vec![resource("events", true), resource("nodes", false), resource("secrets", true), resource("pods", true)];
+        let order: Vec<String> = in_order(all).into_iter().map(|resource| resource.plural).collect();
+        assert_eq!(order, ["pods", "secrets", "events"]);
+    }
 }

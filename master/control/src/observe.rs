@@ -1,15 +1,21 @@
 //! What the controllers see: of each object as much as they need, so that memory stays small in a large cluster.
 
+use crate::garbage::{Graph, ResourceId};
 use config_kube::identity::NODE_LEASE_NAMESPACE;
 use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use config_kube::k8s_openapi::api::coordination::v1::Lease;
 use config_kube::k8s_openapi::api::core::v1::{
-    Event, Namespace, Node, NodeCondition, Pod, ServiceAccount, Taint, Toleration,
+    ConfigMap, Event, Namespace, Node, NodeCondition, Pod, ResourceQuota, Secret, ServiceAccount, Taint, Toleration,
 };
+use config_kube::k8s_openapi::api::rbac::v1::ClusterRole;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use jiff::Timestamp;
-use master_api::Change;
+use master_api::{Change, Meta, Partial, Resource};
+use master_rbac::Role;
+use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
 
 /// The kinds that are followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -28,12 +34,34 @@ pub enum Kind {
     Event,
     /// Certificate signing requests.
     Request,
+    /// Config maps with the root's certificate.
+    RootCa,
+    /// Bootstrap tokens.
+    BootstrapToken,
+    /// Resource quotas.
+    Quota,
+    /// Cluster roles.
+    ClusterRole,
+    /// The metadata of objects of every kind.
+    Object,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 7] =
-        [Self::Node, Self::Lease, Self::Pod, Self::Namespace, Self::ServiceAccount, Self::Event, Self::Request];
+    pub const ALL: [Self; 12] = [
+        Self::Node,
+        Self::Lease,
+        Self::Pod,
+        Self::Namespace,
+        Self::ServiceAccount,
+        Self::Event,
+        Self::Request,
+        Self::RootCa,
+        Self::BootstrapToken,
+        Self::Quota,
+        Self::ClusterRole,
+        Self::Object,
+    ];
 }
 
 /// Namespace (empty for cluster-scoped kinds) and name.
@@ -117,6 +145,8 @@ pub struct PodFacts {
     pub mirror: bool,
     /// Its tolerations of taints that drive pods out.
     pub tolerations: Vec<Toleration>,
+    /// Names of the volume claims that it uses.
+    pub claims: Vec<String>,
 }
 
 impl PodFacts {
@@ -141,6 +171,7 @@ impl PodFacts {
                 .and_then(|spec| spec.tolerations.as_ref())
                 .map(|list| list.iter().filter(drives_out).cloned().collect())
                 .unwrap_or_default(),
+            claims: crate::in_use::claims(pod),
         }
     }
 
@@ -190,6 +221,24 @@ pub struct RequestFacts {
     pub last: Timestamp,
     /// Whether it is decided.
     pub decided: bool,
+    /// Whether it asks for a kubelet's client certificate.
+    pub kubelet: bool,
+}
+
+/// A bootstrap token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenFacts {
+    /// UID of its secret.
+    pub uid: String,
+    /// When its time is over; never where none.
+    pub expires: Option<Timestamp>,
+}
+
+/// A resource quota.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QuotaFacts {
+    /// Whether its status tells of what its spec allows.
+    pub settled: bool,
 }
 
 /// Everything that is seen.
@@ -207,6 +256,26 @@ pub struct Observed {
     pub events: BTreeMap<Key, Expiring>,
     /// Certificate signing requests by name.
     pub requests: BTreeMap<String, RequestFacts>,
+    /// Fingerprints of the published root certificate, by namespace.
+    pub root_cas: BTreeMap<String, u64>,
+    /// Bootstrap tokens.
+    pub bootstrap_tokens: BTreeMap<Key, TokenFacts>,
+    /// Resource quotas.
+    pub quotas: BTreeMap<Key, QuotaFacts>,
+    /// Cluster roles by name, with their resource versions.
+    pub cluster_roles: BTreeMap<String, (Role, String)>,
+    /// The kinds that are served; a number in this list is a [`ResourceId`].
+    pub resources: Arc<Vec<Resource>>,
+    /// Kinds whose objects have not been listed yet.
+    pub unlisted: BTreeSet<ResourceId>,
+    /// Who owns whom.
+    pub graph: Graph,
+    /// UIDs of volume claims whose deletion waits for the pods that use them.
+    pub claims_going: BTreeMap<Key, String>,
+    /// UIDs of volumes whose deletion waits for the claims that are bound to them.
+    pub volumes_going: BTreeMap<String, String>,
+    /// Namespaces in which something that a quota counts may have become free, and how often it did.
+    pub released: BTreeMap<String, u64>,
     pods: BTreeMap<Key, PodFacts>,
     by_node: HashMap<String, BTreeSet<Key>>,
 }
@@ -225,7 +294,11 @@ impl Observed {
 
     /// Sets what is known of a pod, or that it is gone.
     pub fn set_pod(&mut self, key: Key, pod: Option<PodFacts>) {
-        if let Some(before) = self.pods.remove(&key)
+        let before = self.pods.remove(&key);
+        if before.as_ref().is_some_and(|before| !before.ended()) && pod.as_ref().is_none_or(PodFacts::ended) {
+            self.release(&key.namespace);
+        }
+        if let Some(before) = before
             && let Some(keys) = self.by_node.get_mut(&before.node)
         {
             keys.remove(&key);
@@ -239,6 +312,133 @@ impl Observed {
             }
             self.pods.insert(key, pod);
         }
+    }
+
+    /// Something that a quota counts may have become free. Nothing is remembered where there is no quota.
+    fn release(&mut self, namespace: &str) {
+        let first = Key::new(namespace, "");
+        if self.quotas.range(first..).next().is_some_and(|(key, _)| key.namespace == namespace) {
+            *self.released.entry(namespace.to_owned()).or_default() += 1;
+        }
+    }
+
+    /// A namespace was counted as of what was seen then.
+    pub(crate) fn recounted(&mut self, namespace: &str, seen: u64) {
+        if self.released.get(namespace) == Some(&seen) {
+            self.released.remove(namespace);
+        }
+    }
+
+    /// Further kinds are served; the numbers of the new ones.
+    pub(crate) fn serve(&mut self, resources: &[Resource]) -> Vec<ResourceId> {
+        let known = Arc::clone(&self.resources);
+        let new = resources.iter().filter(|resource| !known.contains(resource));
+        // Events own nothing, nobody owns them, and there are many.
+        let new: Vec<&Resource> = new.filter(|resource| resource.plural != "events").collect();
+        if new.is_empty() {
+            return Vec::new();
+        }
+        let all: Vec<Resource> = known.iter().chain(new).cloned().collect();
+        let numbers = (known.len()..all.len()).filter_map(|number| ResourceId::try_from(number).ok());
+        let numbers: Vec<ResourceId> = numbers.collect();
+        self.unlisted.extend(&numbers);
+        self.resources = Arc::new(all);
+        numbers
+    }
+
+    /// Objects of any kind changed.
+    pub(crate) fn object(&mut self, resource: ResourceId, change: Change<Partial>) {
+        match change {
+            Change::Listed(all) => {
+                let all: Vec<Meta> = all.into_iter().map(|object| object.metadata).collect();
+                self.graph.listed(resource, &all);
+                self.unlisted.remove(&resource);
+                for namespace in self.quotas.keys().map(|key| key.namespace.clone()).collect::<Vec<_>>() {
+                    self.release(&namespace);
+                }
+                self.forget_going(resource);
+                all.iter().for_each(|meta| self.holds(resource, meta));
+            }
+            Change::Set(object) => {
+                self.graph.set(resource, &object.metadata);
+                self.holds(resource, &object.metadata);
+            }
+            Change::Gone(object) => {
+                let meta = object.metadata;
+                self.graph.gone(&meta);
+                self.release(&meta.namespace);
+                self.holds(resource, &Meta { deletion_timestamp: None, ..meta });
+            }
+        }
+    }
+
+    fn plural(&self, resource: ResourceId) -> (&str, &str) {
+        let found = self.resources.get(usize::from(resource));
+        found.map_or(("", ""), |resource| (resource.group.as_str(), resource.plural.as_str()))
+    }
+
+    fn forget_going(&mut self, resource: ResourceId) {
+        match self.plural(resource) {
+            ("", "persistentvolumeclaims") => self.claims_going.clear(),
+            ("", "persistentvolumes") => self.volumes_going.clear(),
+            _ => {}
+        }
+    }
+
+    /// Remembers of volumes and claims whether their deletion waits for their users.
+    fn holds(&mut self, resource: ResourceId, meta: &Meta) {
+        let waits =
+            |finalizer: &str| meta.deletion_timestamp.is_some() && meta.finalizers.iter().any(|own| own == finalizer);
+        match self.plural(resource) {
+            ("", "persistentvolumeclaims") => {
+                let key = Key::new(&meta.namespace, &meta.name);
+                if waits(crate::in_use::CLAIM) {
+                    self.claims_going.insert(key, meta.uid.clone());
+                } else {
+                    self.claims_going.remove(&key);
+                }
+            }
+            ("", "persistentvolumes") if waits(crate::in_use::VOLUME) => {
+                self.volumes_going.insert(meta.name.clone(), meta.uid.clone());
+            }
+            ("", "persistentvolumes") => {
+                self.volumes_going.remove(&meta.name);
+            }
+            _ => {}
+        }
+    }
+
+    pub(crate) fn root_ca(&mut self, change: Change<ConfigMap>) {
+        apply(change, &mut self.root_cas, |map| {
+            (map.metadata.namespace.clone().unwrap_or_default(), fingerprint(crate::root_ca::content(map)))
+        });
+    }
+
+    pub(crate) fn bootstrap_token(&mut self, change: Change<Secret>) {
+        apply(change, &mut self.bootstrap_tokens, |secret| {
+            let data = secret.data.as_ref().and_then(|data| data.get("expiration"));
+            let expires = data.and_then(|text| std::str::from_utf8(&text.0).ok()?.trim().parse().ok());
+            (Key::of(&secret.metadata), TokenFacts { uid: identity(&secret.metadata).0, expires })
+        });
+    }
+
+    pub(crate) fn quota(&mut self, change: Change<ResourceQuota>) {
+        apply(change, &mut self.quotas, |quota| {
+            let wanted = quota.spec.as_ref().and_then(|spec| spec.hard.clone()).unwrap_or_default();
+            let status = quota.status.as_ref();
+            let hard = status.and_then(|status| status.hard.clone()).unwrap_or_default();
+            let used = status.and_then(|status| status.used.as_ref());
+            let counted = hard.keys().all(|name| used.is_some_and(|used| used.contains_key(name)));
+            (Key::of(&quota.metadata), QuotaFacts { settled: wanted == hard && counted })
+        });
+    }
+
+    pub(crate) fn cluster_role(&mut self, change: Change<ClusterRole>) {
+        apply(change, &mut self.cluster_roles, |role| {
+            let (_, version) = identity(&role.metadata);
+            let plain = serde_json::to_value(role).and_then(serde_json::from_value::<Role>);
+            (role.metadata.name.clone().unwrap_or_default(), (plain.unwrap_or_default(), version))
+        });
     }
 
     pub(crate) fn node(&mut self, change: Change<Node>) {
@@ -297,6 +497,13 @@ impl Observed {
 /// The namespace whose leases are followed.
 pub(crate) const LEASES: &str = NODE_LEASE_NAMESPACE;
 
+/// A text, small enough to be kept for every namespace.
+pub(crate) fn fingerprint(text: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    hasher.finish()
+}
+
 fn apply<T, K: Ord, V>(change: Change<T>, map: &mut BTreeMap<K, V>, entry: impl Fn(&T) -> (K, V)) {
     match change {
         Change::Listed(all) => *map = all.iter().map(entry).collect(),
@@ -338,5 +545,6 @@ fn facts(request: &CertificateSigningRequest) -> RequestFacts {
         uid: identity(&request.metadata).0,
         last: last.unwrap_or(Timestamp::UNIX_EPOCH),
         decided: conditions().next().is_some(),
+        kubelet: request.spec.signer_name == crate::approver::SIGNER,
     }
 }

@@ -1,14 +1,19 @@
 //! What controllers want written, and how it is.
 
-use crate::namespace;
+use crate::garbage::{self, Deed};
 use crate::observe::{Key, LEASES};
+use crate::{approver, in_use, namespace, quota, root_ca};
 use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use config_kube::k8s_openapi::api::coordination::v1::Lease;
-use config_kube::k8s_openapi::api::core::v1::{Event, Namespace, Node, NodeCondition, Pod, ServiceAccount, Taint};
+use config_kube::k8s_openapi::api::core::v1::{
+    Event, Namespace, Node, NodeCondition, Pod, Secret, ServiceAccount, Taint,
+};
+use config_kube::k8s_openapi::api::rbac::v1::ClusterRole;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use jiff::Timestamp;
-use master_api::{ApiError, Client, DeleteParams, Happening, Patch, Recorder, Severity};
+use master_api::{ApiError, Client, DeleteParams, Happening, OwnerRef, Patch, Recorder, Resource, Severity};
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 /// Kinds whose objects simply go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -17,6 +22,8 @@ pub enum Deletable {
     Event,
     /// Certificate signing requests.
     Request,
+    /// Secrets.
+    Secret,
 }
 
 /// One write. All can be repeated without harm.
@@ -95,6 +102,63 @@ pub enum Write {
         /// Which.
         key: Key,
     },
+    /// What the garbage collector does.
+    Garbage {
+        /// What.
+        deed: Box<Deed>,
+        /// Owners that are in another namespace.
+        foreign: Vec<OwnerRef>,
+        /// The kinds by number.
+        resources: Arc<Vec<Resource>>,
+    },
+    /// The root's certificate is published.
+    PublishRootCa {
+        /// Where.
+        namespace: String,
+        /// Whether there is one already, which is wrong.
+        exists: bool,
+        /// The certificate.
+        pem: String,
+    },
+    /// What the quotas of a namespace count is counted anew.
+    Recount {
+        /// Which namespace.
+        namespace: String,
+        /// As of what was seen of it.
+        seen: u64,
+        /// The kinds by number.
+        resources: Arc<Vec<Resource>>,
+    },
+    /// A kubelet's request is approved, if its sender may.
+    Approve {
+        /// Which.
+        name: String,
+        /// Its UID.
+        uid: String,
+    },
+    /// A cluster role gets the rules that it gathers.
+    Aggregate {
+        /// Which.
+        name: String,
+        /// Its resource version: not written if it changed.
+        version: String,
+        /// The rules.
+        rules: Value,
+    },
+    /// A volume claim that no pod uses is let go.
+    ReleaseClaim {
+        /// Which.
+        key: Key,
+        /// Its UID.
+        uid: String,
+    },
+    /// A volume that no claim is bound to is let go.
+    ReleaseVolume {
+        /// Which.
+        name: String,
+        /// Its UID.
+        uid: String,
+    },
 }
 
 impl Write {
@@ -110,12 +174,28 @@ impl Write {
             Self::Delete { what: Deletable::Request, key, .. } => ("request", key.clone()),
             Self::EmptyNamespace { name, .. } | Self::CreateNamespace { name } => ("namespace", node(name)),
             Self::CreateServiceAccount { key } => ("service-account", key.clone()),
+            Self::Delete { what: Deletable::Secret, key, .. } => ("secret", key.clone()),
+            // By UID: names of several kinds may be the same.
+            Self::Garbage { deed, .. } => ("garbage", Key::new(&deed.object().namespace, &deed.object().uid)),
+            Self::PublishRootCa { namespace, .. } => ("root-ca", node(namespace)),
+            Self::Recount { namespace, .. } => ("quota", node(namespace)),
+            Self::Approve { name, .. } => ("approval", node(name)),
+            Self::Aggregate { name, .. } => ("cluster-role", node(name)),
+            Self::ReleaseClaim { key, .. } => ("claim", key.clone()),
+            Self::ReleaseVolume { name, .. } => ("volume", node(name)),
         }
     }
 
     /// Writes. That the object is gone, there already or changed is no error: the next plan sees it.
     pub(crate) async fn apply(self, client: &Client, recorder: &Recorder) -> Result<(), ApiError> {
-        let answer = match self {
+        match self.carry_out(client, recorder).await {
+            Err(error) if error.is_not_found() || error.is_conflict() || error.is_already_exists() => Ok(()),
+            other => other,
+        }
+    }
+
+    async fn carry_out(self, client: &Client, recorder: &Recorder) -> Result<(), ApiError> {
+        match self {
             Self::NodeSilent { node, uid, version, lease, conditions, tell } => {
                 silent(client, recorder, &node, (&uid, &version), (lease, &conditions, tell)).await
             }
@@ -126,13 +206,7 @@ impl Write {
             Self::PodNotReady { key, uid } => pod_not_ready(client, &key, &uid).await,
             Self::EvictPod { key, uid } => evict(client, recorder, &key, &uid).await,
             Self::CollectPod { key, uid, gone } => collect(client, &key, &uid, gone.as_deref()).await,
-            Self::Delete { what, key, uid } => {
-                let params = DeleteParams { uid: Some(uid), ..DeleteParams::default() };
-                match what {
-                    Deletable::Event => client.delete::<Event>(Some(&key.namespace), &key.name, &params).await,
-                    Deletable::Request => client.delete::<CertificateSigningRequest>(None, &key.name, &params).await,
-                }
-            }
+            Self::Delete { what, key, uid } => delete(client, what, &key, uid).await,
             Self::EmptyNamespace { name, uid } => namespace::empty(client, &name, &uid).await,
             Self::CreateNamespace { name } => {
                 let metadata = ObjectMeta { name: Some(name), ..ObjectMeta::default() };
@@ -143,11 +217,30 @@ impl Write {
                     ObjectMeta { namespace: Some(key.namespace), name: Some(key.name), ..ObjectMeta::default() };
                 client.create(&ServiceAccount { metadata, ..ServiceAccount::default() }).await.map(drop)
             }
-        };
-        match answer {
-            Err(error) if error.is_not_found() || error.is_conflict() || error.is_already_exists() => Ok(()),
-            other => other,
+            Self::Garbage { deed, foreign, resources } => {
+                garbage::carry_out((client, recorder), *deed, &foreign, &resources).await
+            }
+            Self::PublishRootCa { namespace, exists, pem } => {
+                root_ca::carry_out(client, &namespace, exists, &pem).await
+            }
+            Self::Recount { namespace, resources, .. } => quota::recount(client, &namespace, &resources).await,
+            Self::Approve { name, uid } => approver::approve(client, &name, &uid).await,
+            Self::Aggregate { name, version, rules } => {
+                let patch = json!({"metadata": {"resourceVersion": version}, "rules": rules});
+                client.patch::<ClusterRole>(None, &name, &Patch::Merge(patch)).await.map(drop)
+            }
+            Self::ReleaseClaim { key, uid } => in_use::release_claim(client, &key, &uid).await,
+            Self::ReleaseVolume { name, uid } => in_use::release_volume(client, &name, &uid).await,
         }
+    }
+}
+
+async fn delete(client: &Client, what: Deletable, key: &Key, uid: String) -> Result<(), ApiError> {
+    let params = DeleteParams { uid: Some(uid), ..DeleteParams::default() };
+    match what {
+        Deletable::Event => client.delete::<Event>(Some(&key.namespace), &key.name, &params).await,
+        Deletable::Request => client.delete::<CertificateSigningRequest>(None, &key.name, &params).await,
+        Deletable::Secret => client.delete::<Secret>(Some(&key.namespace), &key.name, &params).await,
     }
 }
 

@@ -346,7 +346,9 @@ fn requests_go_an_hour_after_the_decision_or_after_a_day() {
     let clock = Clock::new();
     let mut observed = Observed::default();
     for (name, decided) in [("decided", true), ("pending", false)] {
-        observed.requests.insert(name.to_owned(), RequestFacts { uid: name.to_owned(), last: clock.1, decided });
+        observed
+            .requests
+            .insert(name.to_owned(), RequestFacts { uid: name.to_owned(), last: clock.1, decided, kubelet: false });
     }
     let gone = |seconds| -> Vec<String> {
         let plan = controller("csr-cleaner").plan(&observed, clock.after(seconds));

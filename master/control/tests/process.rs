@@ -12,7 +12,6 @@ use jiff::Timestamp;
 use master_api::{ApiServer, Client, DeleteParams, ListParams, Options, Patch, Peer, UserInfo};
 use master_store::EmbeddedStore;
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -20,6 +19,9 @@ use tokio::task::JoinHandle;
 
 /// Silence that these tests wait for; the pure tests show the real one.
 const GRACE: Duration = Duration::from_secs(2);
+
+/// What is published as the certificate of the root.
+const ROOT: &str = "root";
 
 struct Cluster {
     api: ApiServer,
@@ -40,7 +42,11 @@ async fn cluster() -> Cluster {
     let api = ApiServer::new(Arc::new(engine), Options::default());
     api.prepare().await.expect("the system namespaces are made");
     let own = api.client(UserInfo::authenticated(CONTROLLER_MANAGER_USER, Vec::<String>::new()));
-    let run = master_control::run(own, master_control::Options { node_grace: GRACE }, std::future::pending());
+    let run = master_control::run(
+        own,
+        master_control::Options { node_grace: GRACE, root_ca: Some(ROOT.to_owned()) },
+        std::future::pending(),
+    );
     Cluster { admin: api.client(UserInfo::admin("admin")), api, controllers: tokio::spawn(run), _store: store }
 }
 
@@ -240,23 +246,135 @@ async fn a_deleted_namespace_goes_with_all_that_is_in_it() {
     .await;
 }
 
+/// Objects of a kind that only path and JSON know.
+async fn make(cluster: &Cluster, path: &str, object: Value) -> Value {
+    let request = http::Request::post(path).header("content-type", "application/json");
+    let request = request.body(master_api::body(object.to_string())).expect("a request");
+    let answer = cluster.api.handle_as(request, UserInfo::admin("admin"), Peer::default()).await;
+    let status = answer.status();
+    let body = answer.into_body().collect().await.expect("an answer").to_bytes();
+    let made: Value = serde_json::from_slice(&body).expect("JSON");
+    assert_eq!(status.as_u16(), 201, "{path}: {made}");
+    made
+}
+
+async fn exists(cluster: &Cluster, path: &str) -> bool {
+    cluster.get(path).await["kind"] != "Status"
+}
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+fn owned(name: &str, owner: &Value, block: bool) -> Value {
+    json!({"metadata": {"name": name, "ownerReferences": [{"apiVersion": "v1", "kind": "ConfigMap",
+        "name": owner["metadata"]["name"], "uid": owner["metadata"]["uid"], "blockOwnerDeletion": block}]}})
+}
+
+async fn delete(cluster: &Cluster, name: &str, policy: &'static str) {
+    let params = DeleteParams { propagation: Some(policy), ..DeleteParams::default() };
+    cluster.admin.delete::<ConfigMap>(Some("default"), name, &params).await.expect("it is deleted");
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn every_kind_that_lives_in_namespaces_is_deleted_with_them() {
+async fn what_nobody_owns_any_more_goes_and_what_is_orphaned_stays() {
     let cluster = cluster().await;
-    let groups = cluster.get("/apis").await;
-    let groups = groups["groups"].as_array().expect("groups").clone();
-    let versions = groups.iter().filter_map(|group| group["preferredVersion"]["groupVersion"].as_str());
-    let paths: Vec<String> = versions.map(|version| format!("/apis/{version}")).chain(["/api/v1".to_owned()]).collect();
-    let mut served = BTreeSet::new();
-    for path in paths {
-        let list = cluster.get(&path).await;
-        for resource in list["resources"].as_array().expect("resources") {
-            let deletable = resource["verbs"].as_array().is_some_and(|verbs| verbs.contains(&json!("delete")));
-            if resource["namespaced"] == json!(true) && deletable {
-                served.insert(resource["name"].as_str().expect("a name").to_owned());
-            }
+    let owner = make(&cluster, MAPS, json!({"metadata": {"name": "owner"}})).await;
+    let child = make(&cluster, MAPS, owned("child", &owner, false)).await;
+    make(&cluster, MAPS, owned("grandchild", &child, false)).await;
+    let patron = make(&cluster, MAPS, json!({"metadata": {"name": "patron"}})).await;
+    make(&cluster, MAPS, owned("orphan", &patron, true)).await;
+    delete(&cluster, "patron", "Orphan").await;
+    eventually("the orphan has no owner", || {
+        Box::pin(async {
+            let orphan = cluster.get(&format!("{MAPS}/orphan")).await;
+            orphan["metadata"].get("ownerReferences").is_none() && !exists(&cluster, &format!("{MAPS}/patron")).await
+        })
+    })
+    .await;
+    delete(&cluster, "owner", "Background").await;
+    eventually("all that it owned is gone", || {
+        Box::pin(async {
+            !exists(&cluster, &format!("{MAPS}/child")).await && !exists(&cluster, &format!("{MAPS}/grandchild")).await
+        })
+    })
+    .await;
+    assert!(exists(&cluster, &format!("{MAPS}/orphan")).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_the_foreground_owners_go_after_those_that_block_them() {
+    let cluster = cluster().await;
+    let owner = make(&cluster, MAPS, json!({"metadata": {"name": "owner"}})).await;
+    let mut child = owned("child", &owner, true);
+    child["metadata"]["finalizers"] = json!(["example.com/hold"]);
+    make(&cluster, MAPS, child).await;
+    delete(&cluster, "owner", "Foreground").await;
+    eventually("the child is being deleted", || {
+        Box::pin(async {
+            let child = cluster.get(&format!("{MAPS}/child")).await;
+            child["metadata"].get("deletionTimestamp").is_some()
+        })
+    })
+    .await;
+    assert!(exists(&cluster, &format!("{MAPS}/owner")).await, "it waits for the child");
+    let free = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+    cluster.admin.patch::<ConfigMap>(Some("default"), "child", &free).await.expect("it is let go");
+    eventually("both are gone", || {
+        Box::pin(async {
+            !exists(&cluster, &format!("{MAPS}/child")).await && !exists(&cluster, &format!("{MAPS}/owner")).await
+        })
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_owner_in_another_namespace_is_none_and_people_are_told() {
+    let cluster = cluster().await;
+    let elsewhere = "/api/v1/namespaces/kube-system/configmaps";
+    let owner = make(&cluster, elsewhere, json!({"metadata": {"name": "owner"}})).await;
+    make(&cluster, MAPS, owned("child", &owner, false)).await;
+    eventually("it goes, and an event says why", || {
+        Box::pin(async {
+            let events = cluster.admin.list::<Event>(Some("default"), &ListParams::default()).await.expect("served");
+            let told = |event: &Event| event.reason.as_deref() == Some("OwnerRefInvalidNamespace");
+            !exists(&cluster, &format!("{MAPS}/child")).await && events.items.iter().any(told)
+        })
+    })
+    .await;
+    assert!(exists(&cluster, &format!("{elsewhere}/owner")).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_namespace_has_the_roots_certificate_and_it_is_kept_right() {
+    let cluster = cluster().await;
+    let path = format!("{MAPS}/kube-root-ca.crt");
+    let right = || async { cluster.get(&path).await["data"] == json!({"ca.crt": ROOT}) };
+    eventually("it is published", || Box::pin(async { right().await })).await;
+    let wrong = Patch::Merge(json!({"data": {"ca.crt": "other", "more": "x"}}));
+    let name = "kube-root-ca.crt";
+    cluster.admin.patch::<ConfigMap>(Some("default"), name, &wrong).await.expect("it is spoiled");
+    eventually("it is set right", || Box::pin(async { right().await })).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quota_is_counted_and_counted_anew_when_something_goes() {
+    let cluster = cluster().await;
+    make(&cluster, MAPS, json!({"metadata": {"name": "a"}})).await;
+    let quotas = "/api/v1/namespaces/default/resourcequotas";
+    let quota = json!({"metadata": {"name": "q"}, "spec": {"hard": {"count/configmaps": "3", "pods": "1"}}});
+    make(&cluster, quotas, quota).await;
+    let used = |number: &'static str| {
+        let cluster = &cluster;
+        move || -> BoxFuture<'_, bool> {
+            Box::pin(async move {
+                let quota = cluster.get(&format!("{quotas}/q")).await;
+                quota["status"]["used"] == json!({"count/configmaps": number, "pods": "0"})
+            })
         }
-    }
-    let cleared: BTreeSet<String> = master_control::cleared().into_iter().map(str::to_owned).collect();
-    assert_eq!(served, cleared, "add the missing kind to `kinds!` in namespace.rs");
+    };
+    // The root's certificate is the second one.
+    eventually("it is counted", used("2")).await;
+    make(&cluster, MAPS, json!({"metadata": {"name": "b"}})).await;
+    eventually("what is made is counted at once", used("3")).await;
+    cluster.admin.delete::<ConfigMap>(Some("default"), "a", &DeleteParams::default()).await.expect("it goes");
+    eventually("what goes is free again", used("2")).await;
 }

@@ -1,0 +1,239 @@
+//! Objects of any kind that is served, for callers inside the process that don't know the kinds when they are built.
+
+use crate::client::{Client, DeleteParams, ListParams, Object, ObjectList, Patch, Watcher, encode, path_to, query};
+use crate::error::ApiError;
+use crate::registry::Kind;
+use bytes::Bytes;
+use http::Method;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::sync::Arc;
+
+/// A kind that is served: what a path needs to know of it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Resource {
+    /// API group; empty for core.
+    pub group: String,
+    /// Version.
+    pub version: String,
+    /// Kind.
+    pub kind: String,
+    /// Path segment.
+    pub plural: String,
+    /// Whether objects live in namespaces.
+    pub namespaced: bool,
+}
+
+impl Resource {
+    fn of(kind: &Kind) -> Self {
+        Self {
+            group: kind.group.clone(),
+            version: kind.version.clone(),
+            kind: kind.kind.clone(),
+            plural: kind.plural.clone(),
+            namespaced: kind.namespaced,
+        }
+    }
+
+    /// `group/version`, or the version alone for core.
+    pub fn api_version(&self) -> String {
+        if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
+    }
+
+    fn path(&self, namespace: &str, name: Option<&str>, subresource: Option<&str>) -> String {
+        let namespace = Some(namespace).filter(|namespace| self.namespaced && !namespace.is_empty());
+        path_to(&self.api_version(), &self.plural, namespace, name, subresource)
+    }
+}
+
+/// An owner, as an object names it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct OwnerRef {
+    /// `group/version`.
+    pub api_version: String,
+    /// Kind.
+    pub kind: String,
+    /// Name.
+    pub name: String,
+    /// UID.
+    pub uid: String,
+    /// Whether the owner waits for this object where it goes in the foreground.
+    #[serde(rename = "blockOwnerDeletion")]
+    pub block: bool,
+}
+
+/// Of an object's metadata what concerns its life.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Meta {
+    /// Name.
+    pub name: String,
+    /// Namespace; empty where it has none.
+    pub namespace: String,
+    /// UID.
+    pub uid: String,
+    /// Resource version.
+    pub resource_version: String,
+    /// When its deletion began.
+    pub deletion_timestamp: Option<String>,
+    /// What holds it.
+    pub finalizers: Vec<String>,
+    /// Who owns it.
+    pub owner_references: Vec<OwnerRef>,
+}
+
+/// An object of any kind, seen from far away.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct Partial {
+    /// Its metadata.
+    #[serde(default)]
+    pub metadata: Meta,
+}
+
+/// An object of any kind, whole.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Whole(pub Map<String, Value>);
+
+/// What can be followed: objects whose resource version is known.
+pub trait Seen: DeserializeOwned + Send + 'static {
+    /// Its resource version.
+    fn resource_version(&self) -> &str;
+}
+
+impl<T: Object> Seen for T {
+    fn resource_version(&self) -> &str {
+        self.metadata().resource_version.as_deref().unwrap_or_default()
+    }
+}
+
+impl Seen for Partial {
+    fn resource_version(&self) -> &str {
+        &self.metadata.resource_version
+    }
+}
+
+impl Seen for Whole {
+    fn resource_version(&self) -> &str {
+        crate::object::meta_text(&self.0, "resourceVersion")
+    }
+}
+
+/// Only metadata.
+const METADATA: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
+/// Only metadata, of one object.
+const METADATA_OF_ONE: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
+
+impl Client {
+    /// The kinds that are served and stored, each once however many versions and groups show it.
+    pub fn resources(&self) -> Vec<Resource> {
+        let mut tables: Vec<&str> = Vec::new();
+        let kinds = self.api().inner.registry.kinds();
+        let mut found = Vec::new();
+        for kind in kinds.iter().filter(|kind| kind.review.is_none()) {
+            if !tables.contains(&kind.table.as_str()) {
+                tables.push(&kind.table);
+                found.push(Resource::of(kind));
+            }
+        }
+        found
+    }
+
+    /// The metadata of one object; none where it does not exist.
+    pub async fn partial(&self, of: &Resource, namespace: &str, name: &str) -> Result<Option<Meta>, ApiError> {
+        let path = of.path(namespace, Some(name), None);
+        match self.send_as::<Partial>(METADATA_OF_ONE, Method::GET, &path, None, Bytes::new()).await {
+            Ok(found) => Ok(Some(found.metadata)),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Lists the metadata of objects; of all namespaces where `namespace` is empty.
+    pub async fn partials(
+        &self,
+        of: &Resource,
+        namespace: &str,
+        params: &ListParams,
+    ) -> Result<ObjectList<Partial>, ApiError> {
+        self.list_at(METADATA, &(of.path(namespace, None, None) + &query(params, &[]))).await
+    }
+
+    /// Lists whole objects; of all namespaces where `namespace` is empty.
+    pub async fn wholes(
+        &self,
+        of: &Resource,
+        namespace: &str,
+        params: &ListParams,
+    ) -> Result<ObjectList<Whole>, ApiError> {
+        self.list_at("application/json", &(of.path(namespace, None, None) + &query(params, &[]))).await
+    }
+
+    /// One whole object.
+    pub async fn whole(&self, of: &Resource, namespace: &str, name: &str) -> Result<Whole, ApiError> {
+        self.send_as("application/json", Method::GET, &of.path(namespace, Some(name), None), None, Bytes::new()).await
+    }
+
+    /// Replaces an object of any kind, or a subresource of it (optimistic concurrency by its resource version).
+    pub async fn replace(
+        &self,
+        of: &Resource,
+        (namespace, name, subresource): (&str, &str, Option<&str>),
+        object: &Whole,
+    ) -> Result<Whole, ApiError> {
+        let path = of.path(namespace, Some(name), subresource);
+        self.send_as("application/json", Method::PUT, &path, Some("application/json"), encode(object)?).await
+    }
+
+    /// Deletes an object of any kind.
+    pub async fn remove(
+        &self,
+        of: &Resource,
+        namespace: &str,
+        name: &str,
+        params: &DeleteParams,
+    ) -> Result<(), ApiError> {
+        self.delete_at(&of.path(namespace, Some(name), None), params).await
+    }
+
+    /// Patches an object of any kind, or a subresource of it.
+    pub async fn change(
+        &self,
+        of: &Resource,
+        (namespace, name, subresource): (&str, &str, Option<&str>),
+        patch: &Patch,
+    ) -> Result<Whole, ApiError> {
+        self.patch_at(&of.path(namespace, Some(name), subresource), patch).await
+    }
+}
+
+/// What a follower asks for.
+#[derive(Debug, Clone)]
+pub(crate) struct Source {
+    accept: &'static str,
+    path: String,
+    params: ListParams,
+}
+
+impl Source {
+    /// Objects of a kind that is known.
+    pub(crate) fn typed<T: Object>(namespace: Option<&str>, params: ListParams) -> Self {
+        let path = path_to(T::API_VERSION, T::URL_PATH_SEGMENT, namespace, None, None);
+        Self { accept: "application/json", path, params }
+    }
+
+    /// The metadata of all objects of a kind.
+    pub(crate) fn metadata(of: &Resource) -> Self {
+        Self { accept: METADATA, path: of.path("", None, None), params: ListParams::default() }
+    }
+
+    pub(crate) async fn list<T: Seen>(self: Arc<Self>, client: Client) -> Result<ObjectList<T>, ApiError> {
+        client.list_at(self.accept, &(self.path.clone() + &query(&self.params, &[]))).await
+    }
+
+    pub(crate) async fn watch<T: Seen>(self: Arc<Self>, client: Client, from: String) -> Result<Watcher<T>, ApiError> {
+        client.watch_at(self.accept, &self.path, &self.params, &from).await
+    }
+}
