@@ -178,19 +178,20 @@ proptest! {
         }
     }
 
-    /// Named invariant: in the foreground nothing goes before those that it owns and that block it.
+    /// Named invariant: in the foreground nothing goes before those that it owns and that block it. (With one owner each:
+    /// what waits for two may be let go by one of them to open what looks like a circle, as upstream does.)
     #[test]
     fn in_the_foreground_owners_go_last(things in things(), doomed in 0_usize..12) {
+        let things: Vec<Vec<(usize, bool)>> =
+            things.into_iter().map(|owners| owners.into_iter().take(1).collect()).collect();
         let mut world = world(&things);
         let doomed = doomed % things.len();
         world.delete(doomed, "Foreground");
         world.settle();
         let place = |number: usize| world.gone.iter().position(|gone| *gone == number);
         for (number, owners) in things.iter().enumerate() {
-            let blocks = owners.iter().filter(|(owner, block)| *owner == doomed && *block).count() > 0;
-            let first = owners.iter().find(|(owner, _)| *owner == doomed).is_some_and(|(_, block)| *block);
-            if let (true, true, Some(own)) = (blocks, first, place(number)) {
-                prop_assert!(Some(own) < place(doomed), "{} went after its owner", number);
+            if owners.contains(&(doomed, true)) {
+                prop_assert!(place(number).is_some() && place(number) < place(doomed), "{} did not go first", number);
             }
         }
     }

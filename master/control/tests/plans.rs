@@ -3,8 +3,9 @@
 use config_kube::k8s_openapi::api::core::v1::{NodeCondition, Taint, Toleration};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use jiff::{SignedDuration, Timestamp};
-use master_control::observe::{Expiring, Key, NamespaceFacts, NodeFacts, Observed, PodFacts, RequestFacts};
+use master_control::observe::{Expiring, Key, NamespaceFacts, NodeFacts, Observed, PodFacts, RequestFacts, TokenFacts};
 use master_control::{Controller, Now, Options, Plan, Write, controllers};
+use serde_json::json;
 use std::time::{Duration, Instant};
 
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
@@ -379,7 +380,14 @@ fn every_namespace_that_stays_gets_its_account() {
             | Write::EvictPod { .. }
             | Write::CollectPod { .. }
             | Write::Delete { .. }
-            | Write::EmptyNamespace { .. } => panic!("{write:?}"),
+            | Write::EmptyNamespace { .. }
+            | Write::Garbage { .. }
+            | Write::PublishRootCa { .. }
+            | Write::Recount { .. }
+            | Write::Approve { .. }
+            | Write::Aggregate { .. }
+            | Write::ReleaseClaim { .. }
+            | Write::ReleaseVolume { .. } => panic!("{write:?}"),
         })
         .collect();
     assert_eq!(made, ["kube-system", "kube-public", "kube-node-lease", "default/default"]);
@@ -400,4 +408,67 @@ fn only_deleted_namespaces_are_emptied() {
     let plan = controller("namespace").plan(&observed, Clock::new().after(0));
     assert_eq!(plan.writes, [Write::EmptyNamespace { name: "going".to_owned(), uid: "going".to_owned() }]);
     assert!(plan.again.is_some(), "until it is empty");
+}
+
+#[test]
+fn only_open_requests_of_kubelets_are_looked_at_for_approval() {
+    let mut observed = Observed::default();
+    for (name, decided, kubelet) in [("open", false, true), ("done", true, true), ("other", false, false)] {
+        let last = Timestamp::UNIX_EPOCH;
+        let facts = RequestFacts { uid: name.to_owned(), last, decided, kubelet };
+        observed.requests.insert(name.to_owned(), facts);
+    }
+    let plan = controller("certificatesigningrequest-approving-controller").plan(&observed, Clock::new().after(0));
+    assert_eq!(plan.writes, [Write::Approve { name: "open".to_owned(), uid: "open".to_owned() }]);
+}
+
+#[test]
+fn bootstrap_tokens_go_when_their_time_is_over() {
+    let mut observed = Observed::default();
+    let clock = Clock::new();
+    let now = clock.after(0);
+    for (name, seconds) in [("over", Some(-1)), ("later", Some(30)), ("never", None)] {
+        let expires = seconds.map(|seconds| now.wall + SignedDuration::from_secs(seconds));
+        let facts = TokenFacts { uid: name.to_owned(), expires };
+        observed.bootstrap_tokens.insert(Key::new("kube-system", name), facts);
+    }
+    let plan = controller("token-cleaner").plan(&observed, now);
+    let gone: Vec<String> = plan.writes.iter().map(|write| format!("{write:?}")).collect();
+    assert!(gone.len() == 1 && gone[0].contains("over"), "{gone:?}");
+    assert_eq!(plan.again, Some(Duration::from_secs(30)), "in time for the next");
+}
+
+#[test]
+fn claims_go_once_no_pod_that_runs_uses_them() {
+    let mut observed = Observed::default();
+    for name in ["used", "ended", "free"] {
+        observed.claims_going.insert(Key::new("default", name), name.to_owned());
+    }
+    for (claim, phase) in [("used", "Running"), ("ended", "Succeeded")] {
+        let facts = PodFacts { phase: phase.to_owned(), claims: vec![claim.to_owned()], ..PodFacts::default() };
+        observed.set_pod(Key::new("default", claim), Some(facts));
+    }
+    let plan = controller("storage-protection").plan(&observed, Clock::new().after(0));
+    let free: Vec<String> = plan.writes.iter().map(|write| format!("{write:?}")).collect();
+    assert!(free.len() == 2 && free[0].contains("ended") && free[1].contains("free"), "{free:?}");
+}
+
+#[test]
+fn roles_that_gather_get_the_rules_of_those_they_select() {
+    let role = |value: serde_json::Value| serde_json::from_value(value).expect("a role");
+    let rule = json!({"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]});
+    let mut observed = Observed::default();
+    let gathers = json!({"metadata": {"name": "all"}, "rules": [],
+        "aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"to": "all"}}]}});
+    let gathered = json!({"metadata": {"name": "one", "labels": {"to": "all"}}, "rules": [rule]});
+    observed.cluster_roles.insert("all".to_owned(), (role(gathers.clone()), "7".to_owned()));
+    observed.cluster_roles.insert("one".to_owned(), (role(gathered), "8".to_owned()));
+    let mut aggregation = controller("clusterrole-aggregation-controller");
+    let plan = aggregation.plan(&observed, Clock::new().after(0));
+    let (name, version) = ("all".to_owned(), "7".to_owned());
+    assert_eq!(plan.writes, [Write::Aggregate { name, version, rules: json!([rule]) }]);
+    let mut done = gathers;
+    done["rules"] = json!([rule]);
+    observed.cluster_roles.insert("all".to_owned(), (role(done), "9".to_owned()));
+    assert!(aggregation.plan(&observed, Clock::new().after(0)).writes.is_empty());
 }
