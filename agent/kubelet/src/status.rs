@@ -66,8 +66,8 @@ pub(crate) fn status(
         Some(End::Over | End::Deleted) | None => (old.reason.clone(), old.message.clone()),
     };
     let conditions = scene.conditions(&phase, &mains, old.conditions.as_deref().unwrap_or_default());
-    let host = addresses.first().map(ToString::to_string);
-    let all: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+    let all: Vec<String> = one_of_each_family(addresses).map(|ip| ip.to_string()).collect();
+    let host = all.first().cloned();
     PodStatus {
         phase: Some(phase),
         reason,
@@ -84,6 +84,12 @@ pub(crate) fn status(
         observed_generation: pod.metadata.generation,
         ..PodStatus::default()
     }
+}
+
+/// The first address of each family, in the node's order: a status names no more.
+fn one_of_each_family(addresses: &[IpAddr]) -> impl Iterator<Item = &IpAddr> {
+    let first = |ip: &IpAddr| addresses.iter().find(|other| other.is_ipv4() == ip.is_ipv4()).copied();
+    addresses.iter().filter(move |ip| first(ip) == Some(**ip)).take(2)
 }
 
 /// What every part of the status is made from.
@@ -375,4 +381,19 @@ fn lost(pod: &Pod, status: &ContainerStatus, kind: Kind, now: Timestamp) -> Opti
         backoff: None,
         this_boot: false,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_names_one_address_of_each_family_in_the_nodes_order() {
+        let all: Vec<IpAddr> =
+            ["192.0.2.7", "198.51.100.1", "2001:db8::7", "2001:db8::8"].iter().map(|ip| ip.parse().unwrap()).collect();
+        let first = |addresses: &[IpAddr]| one_of_each_family(addresses).map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(first(&all), ["192.0.2.7", "2001:db8::7"]);
+        assert_eq!(first(&all[2..]), ["2001:db8::7"]);
+        assert_eq!(first(&[]), Vec::<String>::new());
+    }
 }
