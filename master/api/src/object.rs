@@ -3,6 +3,12 @@
 //! Stored bytes are `{"metadata":{…},…}` with neither `kind`, `apiVersion` nor `metadata.resourceVersion`. An
 //! answer is a short head with these three, and the stored bytes from behind the brace of the metadata: nothing
 //! is decoded or encoded on the way out, whatever the revision turned out to be.
+//!
+//! Managed fields are often as long as the rest of an object, and few look at them. So there are three ways to read:
+//! [`decode`] complete, for answers; [`decode_bare`] without them, for those who only look; and [`decode_kept`] with
+//! their text in one piece, for those who write: [`encode`] puts such a text back as it is.
+
+mod stored;
 
 use crate::error::{ApiError, Reason};
 use crate::registry::Kind;
@@ -13,6 +19,8 @@ use master_store::Entry;
 use serde_json::{Map, Value};
 use std::io::Write as _;
 
+/// The field of the metadata that says who owns what.
+pub(crate) const MANAGED: &str = "managedFields";
 /// How stored bytes begin.
 const START: &[u8] = br#"{"metadata":{"#;
 
@@ -25,7 +33,6 @@ pub(crate) fn encode(kind: &Kind, mut object: Fields) -> Result<Bytes, ApiError>
         Some(_) | None => Map::new(),
     };
     metadata.remove("resourceVersion");
-    metadata.remove("managedFields");
     for (served, stored) in kind.renames {
         if let Some(value) = object.remove(*served) {
             object.insert((*stored).to_owned(), value);
@@ -39,7 +46,21 @@ pub(crate) fn encode(kind: &Kind, mut object: Fields) -> Result<Bytes, ApiError>
 
 fn write_parts(bytes: &mut Vec<u8>, metadata: &Fields, rest: &Fields) -> Result<(), serde_json::Error> {
     bytes.extend_from_slice(br#"{"metadata":"#);
-    serde_json::to_writer(&mut *bytes, metadata)?;
+    let mut before = b'{';
+    for (key, value) in metadata {
+        bytes.push(before);
+        before = b',';
+        serde_json::to_writer(&mut *bytes, key)?;
+        bytes.push(b':');
+        if key == MANAGED
+            && let Value::String(text) = value
+        {
+            bytes.extend_from_slice(text.as_bytes());
+        } else {
+            serde_json::to_writer(&mut *bytes, value)?;
+        }
+    }
+    bytes.extend_from_slice(if before == b'{' { b"{}" } else { b"}" });
     for (key, value) in rest {
         bytes.push(b',');
         serde_json::to_writer(&mut *bytes, key)?;
@@ -52,7 +73,30 @@ fn write_parts(bytes: &mut Vec<u8>, metadata: &Fields, rest: &Fields) -> Result<
 
 /// Decodes stored bytes into an object of `kind`, complete with the three fields.
 pub(crate) fn decode(kind: &Kind, entry: &Entry) -> Result<Fields, ApiError> {
-    let mut object: Fields = serde_json::from_slice(&entry.value).map_err(|error| corrupt(entry, &error))?;
+    let object: Fields = serde_json::from_slice(&entry.value).map_err(|error| corrupt(entry, &error))?;
+    Ok(complete(kind, entry, object))
+}
+
+/// As [`decode`], without managed fields. Whoever would write this back would forget who owns the object's fields.
+pub(crate) fn decode_bare(kind: &Kind, entry: &Entry) -> Result<Fields, ApiError> {
+    let (object, _) = stored::read(&entry.value).map_err(|error| corrupt(entry, &error))?;
+    Ok(complete(kind, entry, object))
+}
+
+/// The stored object as it is kept, without managed fields.
+pub(crate) fn stored(entry: &Entry) -> Result<Fields, ApiError> {
+    stored::read(&entry.value).map(|(object, _)| object).map_err(|error| corrupt(entry, &error))
+}
+
+/// As [`decode`], with the managed fields as a text, as [`encode`] takes them.
+pub(crate) fn decode_kept(kind: &Kind, entry: &Entry) -> Result<Fields, ApiError> {
+    let (object, managed) = stored::read(&entry.value).map_err(|error| corrupt(entry, &error))?;
+    let mut object = complete(kind, entry, object);
+    put_managed(&mut object, managed.map(str::to_owned));
+    Ok(object)
+}
+
+fn complete(kind: &Kind, entry: &Entry, mut object: Fields) -> Fields {
     for (served, stored) in kind.renames {
         if let Some(value) = object.remove(*stored) {
             object.insert((*served).to_owned(), value);
@@ -63,7 +107,52 @@ pub(crate) fn decode(kind: &Kind, entry: &Entry) -> Result<Fields, ApiError> {
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.insert("resourceVersion".to_owned(), entry.modified.to_string().into());
     }
-    Ok(object)
+    object
+}
+
+/// An object of one version of a kind in another.
+pub(crate) fn convert(from: &Kind, to: &Kind, mut object: Fields) -> Fields {
+    for (served, stored) in from.renames {
+        if let Some(value) = object.remove(*served) {
+            object.insert((*stored).to_owned(), value);
+        }
+    }
+    for (served, stored) in to.renames {
+        if let Some(value) = object.remove(*stored) {
+            object.insert((*served).to_owned(), value);
+        }
+    }
+    object.insert("apiVersion".to_owned(), to.api_version().into());
+    object
+}
+
+/// Takes the managed fields' text out of an object that was read by [`decode_kept`].
+pub(crate) fn take_managed(object: &mut Fields) -> Option<String> {
+    let metadata = object.get_mut("metadata").and_then(Value::as_object_mut)?;
+    match metadata.remove(MANAGED) {
+        Some(Value::String(text)) => Some(text),
+        Some(list @ Value::Array(_)) => Some(list.to_string()),
+        Some(Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_)) | None => None,
+    }
+}
+
+/// Gives an object the text of its managed fields, or none.
+pub(crate) fn put_managed(object: &mut Fields, managed: Option<String>) {
+    let metadata = metadata_mut(object);
+    match managed {
+        Some(text) => drop(metadata.insert(MANAGED.to_owned(), Value::String(text))),
+        None => drop(metadata.remove(MANAGED)),
+    }
+}
+
+/// Makes managed fields that are a text a list again, for an answer.
+pub(crate) fn reveal(object: &mut Fields) {
+    if let Some(Value::Object(metadata)) = object.get_mut("metadata")
+        && let Some(managed) = metadata.get_mut(MANAGED)
+        && let Value::String(text) = managed
+    {
+        *managed = serde_json::from_str(text).unwrap_or_default();
+    }
 }
 
 fn corrupt(entry: &Entry, error: &serde_json::Error) -> ApiError {

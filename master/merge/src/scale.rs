@@ -9,39 +9,39 @@ use std::borrow::Cow;
 pub const SCALE: &str = "autoscaling/v1";
 const REPLICAS: [&str; 2] = ["spec", "replicas"];
 
-fn path<'a>(steps: &[&'a str]) -> Set<'a> {
+fn path(steps: &[impl AsRef<str>]) -> Set<'static> {
     let mut set = Set::default();
-    set.insert(steps.iter().map(|step| Element::Field((*step).into())));
+    set.insert(steps.iter().map(|step| Element::Field(Cow::Owned(step.as_ref().to_owned()))));
     set
 }
 
 /// The managed fields of an object's scale: who owns the replicas. `replicas` tells their path in a version.
-pub fn to_scale<'r>(
+pub fn to_scale(
     managed: Option<&str>,
-    replicas: impl Fn(&str) -> Option<&'r [&'r str]>,
+    replicas: impl Fn(&str) -> Option<Vec<String>>,
 ) -> Result<Option<String>, String> {
     let managers = Managers::decode(managed.unwrap_or("[]"))?.0.into_iter();
-    let owners = managers.filter(|manager| replicas(&manager.api_version).is_some_and(|path| manager.set.has(path)));
+    let owners = managers.filter(|manager| replicas(&manager.api_version).is_some_and(|path| manager.set.has(&path)));
     let owners = owners.map(|manager| Manager { api_version: Cow::Borrowed(SCALE), set: path(&REPLICAS), ..manager });
     Ok(Managers(owners.collect()).encode())
 }
 
 /// The managed fields of an object after its scale was written. `api_version` is the object's.
-pub fn from_scale<'r>(
+pub fn from_scale(
     list: Option<&str>,
     scale: Option<&str>,
     api_version: &str,
-    replicas: impl Fn(&str) -> Option<&'r [&'r str]>,
+    replicas: impl Fn(&str) -> Option<Vec<String>>,
 ) -> Result<Option<String>, String> {
     let mut owners = Managers::decode(scale.unwrap_or("[]"))?;
     let mut all = Managers::default();
     for mut manager in Managers::decode(list.unwrap_or("[]"))?.0 {
         let Some(steps) = replicas(&manager.api_version) else { continue };
-        if manager.set.has(steps) {
+        if manager.set.has(&steps) {
             let seen = Manager { api_version: Cow::Borrowed(SCALE), ..manager.clone() };
             match owners.find(&seen) {
                 Some(index) => drop(owners.0.remove(index)),
-                None => manager.set = manager.set.difference(&path(steps)),
+                None => manager.set = manager.set.difference(&path(&steps)),
             }
         }
         all.0.push(manager);
@@ -49,7 +49,7 @@ pub fn from_scale<'r>(
     let Some(steps) = replicas(api_version) else { return Ok(all.encode()) };
     for through in owners.0 {
         if through.set.has(&REPLICAS) {
-            let manager = Manager { api_version: Cow::Borrowed(api_version), set: path(steps), ..through };
+            let manager = Manager { api_version: Cow::Borrowed(api_version), set: path(&steps), ..through };
             match all.find(&manager) {
                 Some(index) => {
                     let known = &mut all.0[index];

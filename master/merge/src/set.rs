@@ -78,9 +78,9 @@ impl<'a> Set<'a> {
     }
 
     /// Whether a path of fields is in the set.
-    pub fn has(&self, path: &[&str]) -> bool {
+    pub fn has(&self, path: &[impl AsRef<str>]) -> bool {
         let Some((first, rest)) = path.split_first() else { return false };
-        let Some(node) = self.get(&Element::Field((*first).into())) else { return false };
+        let Some(node) = self.get(&Element::Field(first.as_ref().into())) else { return false };
         if rest.is_empty() { node.member } else { node.children.has(rest) }
     }
 

@@ -1,9 +1,14 @@
 //! Strategic merge patch (apimachinery `util/strategicpatch`): lists merge by the keys of their kind.
 //!
-//! Directives: `$patch` (replace, delete, merge), `$deleteFromPrimitiveList/<field>`,
-//! `$setElementOrder/<field>`, `$retainKeys`.
+//! Directives: `$patch` (replace, delete), `$deleteFromPrimitiveList/<field>`, `$setElementOrder/<field>`,
+//! `$retainKeys`.
 
-use master_kinds::error::{ApiError, Reason};
+mod faults;
+mod lists;
+
+use faults::{bad_argument, bad_directive, bad_request, failed};
+use lists::{arranged, merge_list};
+use master_kinds::error::ApiError;
 use master_kinds::schema::Place;
 use master_kinds::schema::merge::Merge;
 use serde_json::{Map, Value};
@@ -13,192 +18,151 @@ const RETAIN: &str = "$retainKeys";
 const DELETE: &str = "$deleteFromPrimitiveList/";
 const ORDER: &str = "$setElementOrder/";
 
-fn bad(text: String) -> ApiError {
-    ApiError::new(Reason::BadRequest, text)
-}
-
 /// Applies a patch to an object.
 pub(crate) fn apply(object: &mut Value, patch: &Value, place: Place<'_>) -> Result<(), ApiError> {
     let (Value::Object(fields), Value::Object(patch)) = (object, patch) else {
-        return Err(bad("a strategic merge patch must be an object and meet one".to_owned()));
+        return Err(bad_request("invalid JSON document"));
     };
     merge_object(fields, patch, place)
 }
 
-/// The directive of an object, if it has one.
-fn directive(patch: &Map<String, Value>) -> Result<Option<&str>, ApiError> {
-    match patch.get(PATCH) {
-        None => Ok(None),
-        Some(Value::String(text)) if matches!(text.as_str(), "replace" | "delete" | "merge") => Ok(Some(text)),
-        Some(other) => Err(bad(format!("unknown patch type {other}: expected replace, delete or merge"))),
-    }
-}
-
 fn merge_object(fields: &mut Map<String, Value>, patch: &Map<String, Value>, place: Place<'_>) -> Result<(), ApiError> {
-    match directive(patch)? {
-        Some("delete") => {
-            fields.clear();
-            return Ok(());
-        }
-        Some("replace") => {
+    match patch.get(PATCH) {
+        None => {}
+        Some(Value::String(word)) if word == "replace" => {
             *fields = patch.iter().filter(|(key, _)| *key != PATCH).map(|(k, v)| (k.clone(), v.clone())).collect();
             return Ok(());
         }
-        Some(_) | None => {}
+        Some(Value::String(word)) if word == "delete" => {
+            fields.clear();
+            return Ok(());
+        }
+        Some(other) => return Err(bad_directive(other, patch)),
     }
-    if let Some(retain) = patch.get(RETAIN) {
-        let keys = retain.as_array().ok_or_else(|| bad(format!("{RETAIN} must be a list")))?;
-        fields.retain(|key, _| keys.iter().any(|kept| kept == key));
+    retain(fields, patch)?;
+    for (key, order) in patch {
+        if let Some(field) = key.strip_prefix(ORDER) {
+            merge_ordered(fields, field, order, patch.get(field), place)?;
+        }
+    }
+    for (key, values) in patch {
+        if let Some(field) = key.strip_prefix(DELETE) {
+            delete_values(fields, field, values)?;
+        }
     }
     for (key, value) in patch {
-        if key == PATCH || key == RETAIN || key.starts_with(ORDER) {
-            continue;
-        }
-        if let Some(field) = key.strip_prefix(DELETE) {
-            delete_values(fields, field, value)?;
+        // What has an order was merged with it.
+        let merged = value.is_array() && patch.contains_key(&format!("{ORDER}{key}"));
+        if key == RETAIN || key.starts_with(ORDER) || key.starts_with(DELETE) || merged {
             continue;
         }
         merge_field(fields, key, value, place)?;
     }
-    for (key, order) in patch {
-        if let Some(field) = key.strip_prefix(ORDER) {
-            set_order(fields, field, order, patch.get(field), place.field(field).merge())?;
-        }
+    Ok(())
+}
+
+/// Takes away what `$retainKeys` doesn't name.
+fn retain(fields: &mut Map<String, Value>, patch: &Map<String, Value>) -> Result<(), ApiError> {
+    let Some(retain) = patch.get(RETAIN) else { return Ok(()) };
+    let bad = || bad_request("invalid patch format of retainKeys");
+    let keys = retain.as_array().ok_or_else(bad)?;
+    let kept = |key: &String| keys.iter().any(|kept| kept == key);
+    let named = patch.iter().filter(|(key, value)| {
+        !(value.is_null() || *key == RETAIN || key.starts_with(DELETE) || key.starts_with(ORDER))
+    });
+    if !named.map(|(key, _)| key).all(kept) {
+        return Err(bad());
     }
+    fields.retain(|key, _| kept(key));
     Ok(())
 }
 
 fn merge_field(fields: &mut Map<String, Value>, key: &str, value: &Value, place: Place<'_>) -> Result<(), ApiError> {
     let inner = place.field(key);
-    let merge = inner.merge();
     match (fields.get_mut(key), value) {
         (_, Value::Null) => drop(fields.remove(key)),
         (Some(Value::Object(old)), Value::Object(patch)) => {
-            merge_object(old, patch, inner)?;
-            if directive(patch)? == Some("delete") {
-                fields.remove(key);
+            if inner.merge() == Merge::Replace {
+                old.clone_from(patch);
+            } else {
+                merge_object(old, patch, inner)?;
             }
         }
-        (_, Value::Object(patch)) => {
-            let mut fresh = Map::new();
-            merge_object(&mut fresh, patch, inner)?;
-            if directive(patch)? != Some("delete") {
-                fields.insert(key.to_owned(), Value::Object(fresh));
-            }
+        (Some(Value::Array(old)), Value::Array(patch)) => {
+            let before = std::mem::take(old);
+            let merged = match inner.merge() {
+                Merge::Atomic | Merge::Replace => patch.clone(),
+                Merge::Set => merge_list(before, patch, inner.items(), None)?,
+                Merge::Key(merge_key) => merge_list(before, patch, inner.items(), Some(merge_key))?,
+            };
+            fields.insert(key.to_owned(), Value::Array(merged));
         }
-        (Some(Value::Array(old)), Value::Array(patch)) => merge_list(old, patch, inner.items(), merge)?,
-        (_, Value::Array(patch)) => {
-            let mut fresh = Vec::new();
-            merge_list(&mut fresh, patch, inner.items(), merge)?;
-            fields.insert(key.to_owned(), Value::Array(fresh));
-        }
-        (_, value) => drop(fields.insert(key.to_owned(), value.clone())),
+        (_, value) => match plain(value) {
+            Some(value) => drop(fields.insert(key.to_owned(), value)),
+            None => drop(fields.remove(key)),
+        },
     }
     Ok(())
 }
 
-fn merge_list(old: &mut Vec<Value>, patch: &[Value], place: Place<'_>, merge: Merge) -> Result<(), ApiError> {
-    match merge {
-        Merge::Atomic | Merge::Replace => {
-            *old = patch.to_vec();
-            Ok(())
+/// A patch's value where there is nothing to merge with: without nulls and directives; none, if it is one.
+fn plain(value: &Value) -> Option<Value> {
+    match value {
+        Value::Object(fields) if fields.contains_key(PATCH) => None,
+        Value::Object(fields) => {
+            let kept = fields.iter().filter(|(_, value)| !value.is_null());
+            Some(Value::Object(kept.filter_map(|(key, value)| Some((key.clone(), plain(value)?))).collect()))
         }
-        Merge::Set => {
-            for value in patch {
-                if !old.contains(value) {
-                    old.push(value.clone());
-                }
-            }
-            Ok(())
-        }
-        Merge::Key(key) => merge_items(old, patch, place, key),
+        Value::Array(items) => Some(Value::Array(items.iter().filter_map(plain).collect())),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Some(value.clone()),
     }
 }
 
-fn merge_items(old: &mut Vec<Value>, patch: &[Value], place: Place<'_>, key: &str) -> Result<(), ApiError> {
-    let mut given = Vec::with_capacity(patch.len());
-    for item in patch {
-        let object = item.as_object().ok_or_else(|| bad(format!("items of a list merged by {key} must be objects")))?;
-        if directive(object)? != Some("replace") || object.len() > 1 {
-            given.push(object);
-        }
-    }
-    if given.len() < patch.len() {
-        // The list as it is given, which may hold one key several times (a node's addresses do).
-        *old = given.into_iter().cloned().map(Value::Object).collect();
-        return Ok(());
-    }
-    for item in given {
-        let action = directive(item)?;
-        let Some(name) = item.get(key) else {
-            return Err(bad(format!(
-                "map: {} does not contain declared merge key: {key}",
-                Value::Object(item.clone())
-            )));
-        };
-        let found = old.iter().position(|known| known.get(key) == Some(name));
-        match (action, found) {
-            (Some("delete"), _) => old.retain(|known| known.get(key) != Some(name)),
-            (_, Some(index)) => {
-                if let Some(known) = old[index].as_object_mut() {
-                    merge_object(known, item, place)?;
-                }
-            }
-            (_, None) => {
-                let mut fresh = Map::new();
-                merge_object(&mut fresh, item, place)?;
-                old.push(Value::Object(fresh));
-            }
-        }
-    }
-    Ok(())
-}
-
-fn delete_values(fields: &mut Map<String, Value>, field: &str, values: &Value) -> Result<(), ApiError> {
-    let values = values.as_array().ok_or_else(|| bad(format!("{DELETE}{field} must be a list")))?;
-    if let Some(Value::Array(old)) = fields.get_mut(field) {
-        old.retain(|value| !values.contains(value));
-    }
-    Ok(())
-}
-
-/// Brings a merged list into the order that the patch asks for. Items that only the server has keep their
-/// place relative to those before them.
-fn set_order(
+/// Merges a list and brings it into the order that the patch asks for.
+fn merge_ordered(
     fields: &mut Map<String, Value>,
     field: &str,
     order: &Value,
     patched: Option<&Value>,
-    merge: Merge,
+    place: Place<'_>,
 ) -> Result<(), ApiError> {
-    let order = order.as_array().ok_or_else(|| bad(format!("{ORDER}{field} must be a list")))?;
-    let Some(Value::Array(list)) = fields.get_mut(field) else { return Ok(()) };
-    let id = |value: &Value| match merge {
-        Merge::Key(key) => value.get(key).cloned().unwrap_or_default(),
-        Merge::Set | Merge::Atomic | Merge::Replace => value.clone(),
+    let order = order.as_array().ok_or_else(|| bad_argument("[]interface {}", order))?;
+    let inner = place.field(field);
+    let key = match inner.merge() {
+        Merge::Key(key) => Some(key),
+        Merge::Set | Merge::Atomic | Merge::Replace => None,
     };
-    if merge == Merge::Atomic && patched.is_some() {
-        return Ok(());
+    let array = |value: &Value| value.as_array().cloned().ok_or_else(|| bad_argument("[]interface {}", value));
+    let live = fields.get(field).map(array).transpose()?;
+    let patch = patched.map(array).transpose()?;
+    if let Some(patch) = &patch {
+        lists::check_order(patch, order, key)?;
     }
-    let order: Vec<Value> = order.iter().map(id).collect();
-    let rank = |value: &Value| order.iter().position(|known| *known == id(value));
-    let all = std::mem::take(list);
-    let (mut listed, mut own): (Vec<_>, Vec<_>) =
-        all.into_iter().enumerate().partition(|(_, value)| rank(value).is_some());
-    listed.sort_by_key(|(_, value)| rank(value));
-    let mut listed = listed.drain(..).peekable();
-    let mut own = own.drain(..).peekable();
-    loop {
-        let next = match (listed.peek(), own.peek()) {
-            (Some((place, _)), Some((other, _))) if other < place => own.next(),
-            (Some(_), _) => listed.next(),
-            (None, _) => own.next(),
-        };
-        match next {
-            Some((_, value)) => list.push(value),
-            None => return Ok(()),
-        }
+    let merged = match (&live, patch) {
+        (None, None) => return Ok(()),
+        (Some(live), None) => live.clone(),
+        (None, Some(patch)) => patch.iter().filter_map(plain).collect(),
+        (Some(live), Some(patch)) => match inner.merge() {
+            Merge::Atomic | Merge::Replace => patch,
+            Merge::Set | Merge::Key(_) => merge_list(live.clone(), &patch, inner.items(), key)?,
+        },
+    };
+    let ordered = arranged(merged, order, live.as_deref().unwrap_or_default(), key)?;
+    fields.insert(field.to_owned(), Value::Array(ordered));
+    Ok(())
+}
+
+fn delete_values(fields: &mut Map<String, Value>, field: &str, values: &Value) -> Result<(), ApiError> {
+    let Some(old) = fields.get_mut(field) else { return Ok(()) };
+    let Value::Array(old) = old else { return Ok(()) };
+    // What is no list deletes nothing, as upstream has it.
+    let Value::Array(values) = values else { return Ok(()) };
+    if old.iter().chain(values).any(Value::is_object) {
+        return Err(failed("cannot delete objects by their values".to_owned()));
     }
+    let gone: std::collections::BTreeSet<String> = values.iter().map(ToString::to_string).collect();
+    old.retain(|value| !gone.contains(&value.to_string()));
+    Ok(())
 }
 
 #[cfg(test)]
@@ -235,7 +199,7 @@ mod tests {
             {"name": "a", "env": [{"name": "Y", "value": "2"}]}, {"name": "b", "$patch": "delete"}, {"name": "c"},
         ]}});
         let expected = json!({"spec": {"containers": [
-            {"name": "a", "image": "1", "env": [{"name": "X", "value": "1"}, {"name": "Y", "value": "2"}]}, {"name": "c"},
+            {"name": "a", "image": "1", "env": [{"name": "Y", "value": "2"}, {"name": "X", "value": "1"}]}, {"name": "c"},
         ]}});
         assert_eq!(patched(object, &patch), expected);
     }
@@ -255,8 +219,8 @@ mod tests {
                 "containers": [{"$patch": "replace"}, {"name": "z"}],
             },
         });
-        let expected = json!({"metadata": {"finalizers": ["b/b", "c/c"]}, "spec": {
-            "nodeSelector": {"b": "2"}, "volumes": [{"name": "v", "hostPath": {"path": "/x"}}],
+        let expected = json!({"metadata": {"finalizers": ["c/c", "b/b"]}, "spec": {
+            "nodeSelector": {"b": "2"}, "securityContext": {}, "volumes": [{"name": "v", "hostPath": {"path": "/x"}}],
             "containers": [{"name": "z"}],
         }});
         assert_eq!(patched(object, &patch), expected);
@@ -273,16 +237,51 @@ mod tests {
     }
 
     #[test]
+    fn refusals_are_upstreams() {
+        let refused = |patch: Value| {
+            let mut object = containers(&["a"]);
+            let error = apply(&mut object, &patch, SCHEMAS.0.place(&SCHEMAS.1)).unwrap_err();
+            (error.code, error.message)
+        };
+        let keyless = refused(json!({"spec": {"containers": [{"image": "x", "args": ["y"]}]}}));
+        assert_eq!(keyless, (500, "map: map[args:[y] image:x] does not contain declared merge key: name".to_owned()));
+        let directive = refused(json!({"spec": {"$patch": "explode"}}));
+        assert_eq!(directive, (500, "unknown patch type: explode in map: map[$patch:explode]".to_owned()));
+        let retain = refused(json!({"spec": {"$retainKeys": ["x"], "y": 1}}));
+        assert_eq!(retain, (400, "invalid patch format of retainKeys".to_owned()));
+    }
+
+    #[test]
+    fn what_meets_nothing_is_taken_without_nulls_and_directives() {
+        let patch = json!({"spec": {
+            "nodeSelector": {"$patch": "replace", "a": "1"}, "securityContext": {"runAsUser": 1, "runAsGroup": null},
+            "volumes": [{"name": "v"}, {"name": "w", "$patch": "delete"}],
+        }});
+        let expected = json!({"spec": {"securityContext": {"runAsUser": 1}, "volumes": [{"name": "v"}]}});
+        assert_eq!(patched(json!({"spec": {}}), &patch), expected);
+    }
+
+    #[test]
+    fn new_items_come_in_the_patchs_order_before_those_that_it_does_not_name() {
+        let patch = |names: &[&str]| containers(names);
+        assert_eq!(order(&patched(containers(&["a", "b"]), &patch(&["c"]))), ["c", "a", "b"]);
+        assert_eq!(order(&patched(containers(&["a", "b"]), &patch(&["b", "c"]))), ["a", "b", "c"]);
+    }
+
+    #[test]
     fn what_is_no_patch_is_refused() {
         for bad in [
             json!({"spec": {"containers": [{"image": "x"}]}}),
             json!({"spec": {"containers": ["x"]}}),
             json!({"$patch": "explode"}),
             json!({"$retainKeys": "x"}),
-            json!({"metadata": {"$deleteFromPrimitiveList/finalizers": "x"}}),
+            json!({"spec": {"containers": [{"name": "a", "$patch": "merge"}]}}),
+            json!({"spec": {"containers": [{"name": "a"}, "x"]}}),
+            json!({"metadata": {"$setElementOrder/finalizers": ["a/a"], "finalizers": ["b/b"]}}),
             json!({"spec": {"$setElementOrder/containers": 1}}),
         ] {
             let mut object = containers(&["a"]);
+            object["metadata"] = json!({});
             assert!(apply(&mut object, &bad, SCHEMAS.0.place(&SCHEMAS.1)).is_err(), "{bad}");
         }
     }

@@ -70,7 +70,7 @@ fn charge(request: &Request<'_>, object: &Fields, entry: &Entry) -> Result<Optio
     let registry = &request.call.api.inner.registry;
     let kind = registry.find("", "v1", "resourcequotas");
     let kind = kind.ok_or_else(|| ApiError::new(Reason::InternalError, "resourcequotas are not served"))?;
-    let mut fields = object::decode(kind, entry)?;
+    let mut fields = object::decode_kept(kind, entry)?;
     let quota = Quota::read(&fields);
     let (group, plural) = (&request.call.kind.group, &request.call.kind.plural);
     let charged = charged(&quota, (group, plural), object, request.old, Timestamp::now());

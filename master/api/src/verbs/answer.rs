@@ -27,13 +27,16 @@ impl Call {
             bytes.push(b'\n');
             return Ok(json_bytes(status, bytes));
         }
-        self.shaped(status, object::decode(&self.kind, entry)?, accept)
+        let bare = matches!(accept.form, Form::Table(_)) && Include::of(&self.query)? != Include::Object;
+        let read = if bare { object::decode_bare } else { object::decode };
+        self.shaped(status, read(&self.kind, entry)?, accept)
     }
 
     /// An answer with an object that is not stored (dry run).
     pub(super) fn fields_answer(&self, status: StatusCode, mut fields: Fields) -> Result<Response<Body>, ApiError> {
         fields.insert("kind".to_owned(), self.kind.kind.as_str().into());
         fields.insert("apiVersion".to_owned(), self.kind.api_version().into());
+        object::reveal(&mut fields);
         self.shaped(status, fields, self.accept()?)
     }
 

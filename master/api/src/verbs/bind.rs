@@ -55,7 +55,7 @@ async fn bind_to(call: &Call, binding: &Value) -> Result<Response<Body>, ApiErro
     let uid = word("/metadata/uid").to_owned();
     for _ in 0..TRIES {
         let entry = call.entry().await?;
-        let old = object::decode(&call.kind, &entry)?;
+        let old = object::decode_kept(&call.kind, &entry)?;
         if !uid.is_empty() && uid != object::meta_text(&old, "uid") {
             return Err(call.conflict("Precondition failed: the pod is not the one that was to be bound (UID)"));
         }

@@ -1,5 +1,6 @@
 //! Create.
 
+use super::managed::Ownership;
 use super::{Call, store_error};
 use crate::admit;
 use crate::error::{ApiError, Reason};
@@ -18,13 +19,25 @@ const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
 /// Creates an object.
 pub(super) async fn create(call: &Call, content: Body) -> Result<Response<Body>, ApiError> {
-    let (mut fields, mut warnings) = call.object(content).await?;
+    let (mut fields, warnings) = call.object(content).await?;
+    let ownership = Ownership::of(&mut fields);
+    make(call, fields, &ownership, warnings).await
+}
+
+/// Creates an object that was read or applied.
+pub(super) async fn make(
+    call: &Call,
+    mut fields: Fields,
+    ownership: &Ownership,
+    mut warnings: Vec<String>,
+) -> Result<Response<Body>, ApiError> {
     let told = warnings.len();
     let dry_run = call.dry_run()?;
     place(call, &mut fields)?;
     let generated = meta_text(&fields, "name").is_empty() && !meta_text(&fields, "generateName").is_empty();
     stamp(call, &mut fields);
     (call.kind.strategy.defaults)(&mut fields);
+    let owners = call.owners(&Fields::new(), &fields, None, ownership);
     if call.kind.has_status() && !call.kind.strategy.status_at_creation {
         fields.remove("status");
     }
@@ -41,6 +54,7 @@ pub(super) async fn create(call: &Call, content: Body) -> Result<Response<Body>,
         validate(call, &fields)?;
         admit::check(call, &fields, None, None, &mut admitted).await?;
         warnings.append(&mut admitted.warnings);
+        object::put_managed(&mut fields, owners.clone());
         if dry_run {
             return Ok(warned(call.fields_answer(StatusCode::CREATED, fields)?, &warnings));
         }

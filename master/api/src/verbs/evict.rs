@@ -31,7 +31,7 @@ pub(super) async fn evict(call: &Call, content: Body) -> Result<Response<Body>, 
     options.dry_run |= call.dry_run()?;
     for _ in 0..TRIES {
         let entry = call.entry().await?;
-        let mut pod = object::decode(&call.kind, &entry)?;
+        let mut pod = object::decode_kept(&call.kind, &entry)?;
         delete::preconditions(call, &entry, &pod, &options)?;
         let admitted = admit::delete(call, &pod).await?;
         let mut ops = if free(&pod) { Vec::new() } else { pay(call, &pod).await? };
@@ -67,7 +67,7 @@ async fn pay(call: &Call, pod: &Fields) -> Result<Vec<Op>, ApiError> {
     let pod_value = Value::Object(pod.clone());
     let mut found: Option<(Entry, Fields)> = None;
     for entry in listing.entries {
-        let budget = object::decode(kind, &entry)?;
+        let budget = object::decode_kept(kind, &entry)?;
         let selector = inner(&budget, "spec").and_then(|spec| label_text(get(spec, "selector")));
         let Some(selector) = selector else { continue };
         if !Selector::parse(kind, &selector, "").is_ok_and(|selector| selector.matches(&pod_value)) {

@@ -72,16 +72,17 @@ impl Frames {
 
     /// The object in another form than its own; none where it is sent as it is.
     fn shaped(&mut self, call: &Call, entry: &Entry, revision: Revision) -> Result<Option<Value>, ApiError> {
-        let decoded = || object::decode(&call.kind, &Entry { modified: revision, ..entry.clone() });
+        let entry = || Entry { modified: revision, ..entry.clone() };
         match self.form {
             // A single object is no list: it comes as it is, as upstream has it.
             Form::Object | Form::PartialList(_) => Ok(None),
-            Form::Partial(version) => Ok(Some(table::partial(&decoded()?, version))),
+            Form::Partial(version) => Ok(Some(table::partial(&object::decode(&call.kind, &entry())?, version))),
             Form::Table(version) => {
                 let metadata = json!({"resourceVersion": revision.to_string()});
                 let style = Style { version, include: self.include, headings: self.headings };
                 self.headings = false;
-                table::table(&call.kind, style, [decoded()], &metadata).map(Some)
+                let read = if self.include == Include::Object { object::decode } else { object::decode_bare };
+                table::table(&call.kind, style, [read(&call.kind, &entry())], &metadata).map(Some)
             }
         }
     }

@@ -22,7 +22,7 @@ pub(super) async fn target(call: &Call, node: &str) -> Result<NodeTarget, ApiErr
     let kind = call.api.inner.registry.find("", "v1", "nodes").ok_or_else(no_resource)?;
     let fetched = call.api.inner.store.get(&kind.key("", node)).await.map_err(store_error)?;
     let missing = || ApiError::new(Reason::NotFound, format!("nodes {node:?} not found")).about("", "nodes", node);
-    let fields = object::decode(kind, &fetched.entry.ok_or_else(missing)?)?;
+    let fields = object::decode_bare(kind, &fetched.entry.ok_or_else(missing)?)?;
     let status = inner(&fields, "status").cloned().unwrap_or_default();
     let address = |kind: &str| {
         let found =

@@ -21,7 +21,7 @@ fn bad(text: String) -> ApiError {
 /// A container's log.
 pub(super) async fn read(call: &Call) -> Result<Response<Body>, ApiError> {
     let entry = call.entry().await?;
-    let pod = object::decode(&call.kind, &entry)?;
+    let pod = object::decode_bare(&call.kind, &entry)?;
     let name = &call.target.name;
     let spec = inner(&pod, "spec").cloned().unwrap_or_default();
     let container = container(&spec, name, call.query.get("container"))?;

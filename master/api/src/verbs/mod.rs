@@ -9,8 +9,11 @@ mod evict;
 mod frames;
 mod gateway;
 mod log;
+mod managed;
+mod managed_scale;
 mod options;
 mod page;
+mod patch;
 mod proxy;
 mod read;
 mod review;
@@ -84,7 +87,7 @@ async fn whole(call: Call, content: Body) -> Result<Response<Body>, ApiError> {
         Verb::Create if call.target.name.is_empty() => create::create(&call, content).await,
         Verb::Create => Err(not_allowed()),
         Verb::Update => update::update(&call, None, content).await,
-        Verb::Patch => update::patch(&call, None, content).await,
+        Verb::Patch => patch::patch(&call, None, content).await,
         Verb::Delete => delete::delete(&call, content).await,
         Verb::DeleteCollection => delete::collection(&call, content).await,
     }
@@ -109,7 +112,7 @@ async fn part(call: &Call, subresource: Subresource, content: Body) -> Result<Re
         (
             Subresource::Status | Subresource::Approval | Subresource::EphemeralContainers | Subresource::Resize,
             Verb::Patch,
-        ) => update::patch(call, Some(subresource), content).await,
+        ) => patch::patch(call, Some(subresource), content).await,
         (Subresource::Log, Verb::Get) => log::read(call).await,
         (Subresource::Binding, Verb::Create) => bind::bind(call, content).await,
         (Subresource::Eviction, Verb::Create) => evict::evict(call, content).await,

@@ -73,10 +73,7 @@ pub(super) fn matches(entry: &Entry, selector: &Selector) -> Result<bool, ApiErr
     if selector.is_empty() {
         return Ok(true);
     }
-    let value: Value = serde_json::from_slice(&entry.value).map_err(|error| {
-        ApiError::new(Reason::InternalError, format!("the stored object {} cannot be read: {error}", entry.key))
-    })?;
-    Ok(selector.matches(&value))
+    Ok(selector.matches(&Value::Object(object::stored(entry)?)))
 }
 
 /// Many objects.
@@ -90,7 +87,11 @@ pub(super) async fn list(call: &Call) -> Result<Response<Body>, ApiError> {
 pub(super) fn answer(call: &Call, page: &Page) -> Result<Response<Body>, ApiError> {
     let accept = call.accept()?;
     let metadata = page.metadata();
-    let objects = page.entries.iter().map(|entry| object::decode(&call.kind, entry));
+    let read = match accept.form {
+        Form::Table(_) if Include::of(&call.query)? != Include::Object => object::decode_bare,
+        Form::Table(_) | Form::Object | Form::Partial(_) | Form::PartialList(_) => object::decode,
+    };
+    let objects = page.entries.iter().map(|entry| read(&call.kind, entry));
     let list = match accept.form {
         Form::Object if !accept.yaml => {
             return Ok(json_bytes(StatusCode::OK, list_bytes(call, &page.entries, &metadata)?));

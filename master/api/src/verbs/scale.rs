@@ -1,7 +1,8 @@
 //! The scale subresource: an object's number of replicas as an `autoscaling/v1 Scale`.
 
 use super::answer::value_answer;
-use super::{Call, update};
+use super::managed::Ownership;
+use super::{Call, patch, update};
 use crate::accept::{Accept, Form};
 use crate::error::{ApiError, Reason};
 use crate::object::{self, meta_text, metadata};
@@ -11,8 +12,10 @@ use crate::registry::{Scale, Subresource};
 use crate::server::Body;
 use crate::table::{self, Include};
 use crate::validate::{At, Faults, Fields, get};
+use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body_util::BodyExt;
+use master_merge::scale::SCALE;
 use serde_json::{Map, Value, json};
 
 /// Tries of a write that demands no resource version, against other writers.
@@ -24,31 +27,52 @@ pub(super) async fn run(call: &Call, content: Body) -> Result<Response<Body>, Ap
     let verb = call.target.verb;
     if verb == Verb::Get {
         let entry = call.entry().await?;
-        return answer(call, &show(places, &object::decode(&call.kind, &entry)?));
+        return answer(call, &show(places, &object::decode_bare(&call.kind, &entry)?));
     }
     let bytes = call.bytes(content).await?;
     for _ in 0..TRIES {
         let entry = call.entry().await?;
-        let old = object::decode(&call.kind, &entry)?;
-        let wanted = if verb == Verb::Patch {
-            let (patch, _) = Patch::parse(call.content_type(), &bytes)?;
-            let place = call.api.inner.registry.schemas().place("");
-            Value::Object(patch.apply(fields(show(places, &old)), place)?)
-        } else {
-            call.decode(&bytes)?.value
-        };
+        let mut old = object::decode_kept(&call.kind, &entry)?;
+        let live = object::take_managed(&mut old);
+        let before = fields(show(places, &old));
+        let (wanted, owners) = wanted(call, &bytes, live.as_deref(), &before)?;
         let replicas = check(call, &old, &wanted)?;
         let mut new = old.clone();
         put(&mut new, &places.replicas, replicas.into());
+        object::put_managed(&mut old, live);
         let demanded = wanted.pointer("/metadata/resourceVersion").and_then(Value::as_str).unwrap_or_default();
         let plain = call.plain();
-        match update::write(&plain, Some(Subresource::Scale), &entry, old, new).await? {
+        let owners = Ownership::Applied(owners);
+        match update::write(&plain, Some(Subresource::Scale), &entry, old, new, &owners).await? {
             Some(response) => return answer(call, &show(places, &written(response).await?)),
             None if verb == Verb::Patch || demanded.is_empty() => {}
             None => return Err(call.conflict(update::MODIFIED)),
         }
     }
     Err(call.conflict(update::MODIFIED))
+}
+
+/// The scale that is asked for, and the managed fields of the object that go with it.
+fn wanted(
+    call: &Call,
+    bytes: &Bytes,
+    live: Option<&str>,
+    before: &Fields,
+) -> Result<(Value, Option<String>), ApiError> {
+    if call.target.verb == Verb::Patch && call.content_type() == patch::APPLY {
+        let (config, _) = patch::configuration(call, bytes, SCALE, "Scale")?;
+        let (scale, owners) = call.scale_applied(live, before, &config)?;
+        return Ok((Value::Object(scale), owners));
+    }
+    let after = if call.target.verb == Verb::Patch {
+        let (patch, _) = Patch::parse(call.content_type(), bytes, true)?;
+        let place = call.api.inner.registry.schemas().place("");
+        patch.apply(before.clone(), place)?
+    } else {
+        fields(call.decode(bytes)?.value)
+    };
+    let owners = call.scale_owners(live, before, &after)?;
+    Ok((Value::Object(after), owners))
 }
 
 /// The old object with the new one's number.

@@ -1,11 +1,11 @@
-//! Update and patch, of objects and of those subresources that have the object's form.
+//! Update, of objects and of those subresources that have the object's form.
 
 use super::create::warned;
+use super::managed::{Ownership, same_but_times};
 use super::{Call, scale, store_error};
 use crate::admit;
 use crate::error::{ApiError, Reason};
 use crate::object::{self, meta_text, metadata, metadata_mut};
-use crate::patch::Patch;
 use crate::registry::Subresource;
 use crate::server::Body;
 use crate::validate::{Faults, Fields, get, items, meta, object as inner, text};
@@ -14,7 +14,7 @@ use master_store::{Entry, Op, StoreError};
 use serde_json::Value;
 
 /// Tries of a write that demands no resource version, against other writers.
-const TRIES: usize = 16;
+pub(super) const TRIES: usize = 16;
 
 pub(super) const MODIFIED: &str =
     "the object has been modified; please apply your changes to the latest version and try again";
@@ -25,7 +25,8 @@ pub(super) async fn update(
     subresource: Option<Subresource>,
     content: Body,
 ) -> Result<Response<Body>, ApiError> {
-    let (fields, warnings) = call.object(content).await?;
+    let (mut fields, warnings) = call.object(content).await?;
+    let ownership = Ownership::of(&mut fields);
     let name = meta_text(&fields, "name");
     if name != call.target.name {
         let text = format!("the name of the object ({name}) does not match the name on the URL ({})", call.target.name);
@@ -43,41 +44,9 @@ pub(super) async fn update(
     let uid = meta_text(&fields, "uid").to_owned();
     for _ in 0..TRIES {
         let entry = call.entry().await?;
-        let old = object::decode(&call.kind, &entry)?;
+        let old = object::decode_kept(&call.kind, &entry)?;
         check_preconditions(call, &entry, &old, &demanded, &uid)?;
-        match write(call, subresource, &entry, old, fields.clone()).await? {
-            Some(response) => return Ok(warned(response, &warnings)),
-            None if demanded.is_empty() => {}
-            None => return Err(call.conflict(MODIFIED)),
-        }
-    }
-    Err(call.conflict(MODIFIED))
-}
-
-/// Patches an object or a subresource.
-pub(super) async fn patch(
-    call: &Call,
-    subresource: Option<Subresource>,
-    content: Body,
-) -> Result<Response<Body>, ApiError> {
-    let bytes = call.bytes(content).await?;
-    let (patch, duplicates) = Patch::parse(call.content_type(), &bytes)?;
-    let place = call.api.inner.registry.schemas().place(&call.kind.schema);
-    let demanded = patch.resource_version().unwrap_or_default().to_owned();
-    for _ in 0..TRIES {
-        let entry = call.entry().await?;
-        let old = object::decode(&call.kind, &entry)?;
-        check_preconditions(call, &entry, &old, &demanded, "")?;
-        let mut fields = patch.apply(old.clone(), place)?;
-        let warnings = call.check(&mut fields, &duplicates)?;
-        let (name, uid) = (meta_text(&fields, "name"), meta_text(&fields, "uid"));
-        if name != call.target.name {
-            let text =
-                format!("the name of the object ({name}) does not match the name on the URL ({})", call.target.name);
-            return Err(ApiError::new(Reason::BadRequest, text));
-        }
-        check_preconditions(call, &entry, &old, "", uid)?;
-        match write(call, subresource, &entry, old, fields).await? {
+        match write(call, subresource, &entry, old, fields.clone(), &ownership).await? {
             Some(response) => return Ok(warned(response, &warnings)),
             None if demanded.is_empty() => {}
             None => return Err(call.conflict(MODIFIED)),
@@ -87,7 +56,13 @@ pub(super) async fn patch(
 }
 
 /// The resource version and UID that a write demands, if it does.
-fn check_preconditions(call: &Call, entry: &Entry, old: &Fields, version: &str, uid: &str) -> Result<(), ApiError> {
+pub(super) fn check_preconditions(
+    call: &Call,
+    entry: &Entry,
+    old: &Fields,
+    version: &str,
+    uid: &str,
+) -> Result<(), ApiError> {
     if !version.is_empty() && version != "0" && version != entry.modified.to_string() {
         return Err(call.conflict(MODIFIED));
     }
@@ -105,10 +80,20 @@ pub(super) async fn write(
     call: &Call,
     subresource: Option<Subresource>,
     entry: &Entry,
-    old: Fields,
-    new: Fields,
+    mut old: Fields,
+    mut new: Fields,
+    ownership: &Ownership,
 ) -> Result<Option<Response<Body>>, ApiError> {
-    let draft = compose(call, subresource, &old, new);
+    let live = object::take_managed(&mut old);
+    let (draft, owners) = if subresource.is_none() {
+        (call.kind.strategy.defaults)(&mut new);
+        let owners = call.owners(&old, &new, live.as_deref(), ownership);
+        (compose(call, None, &old, new), owners)
+    } else {
+        let draft = compose(call, subresource, &old, new);
+        let owners = call.owners(&old, &draft, live.as_deref(), ownership);
+        (draft, owners)
+    };
     for _ in 0..TRIES {
         let mut new = draft.clone();
         let mut admitted = admit::update(call, &mut new, &old, subresource).await?;
@@ -119,10 +104,11 @@ pub(super) async fn write(
             metadata_mut(&mut new).insert("generation".to_owned(), (generation + 1).into());
         }
         let warnings = admitted.warnings;
+        let ends = may_end(call, &new);
+        let new = owned(call, entry, new, live.as_ref(), owners.as_ref())?;
         if call.dry_run()? {
             return call.fields_answer(StatusCode::OK, new).map(|answer| Some(warned(answer, &warnings)));
         }
-        let ends = may_end(call, &new);
         let bytes = object::encode(&call.kind, new)?;
         if bytes == entry.value && !ends {
             return call.object_answer(StatusCode::OK, entry).map(|answer| Some(warned(answer, &warnings)));
@@ -150,12 +136,32 @@ pub(super) async fn write(
         .retry_after(1))
 }
 
+/// The object with its owners. Where nothing but the time of theirs is new, the time is not new either.
+fn owned(
+    call: &Call,
+    entry: &Entry,
+    mut new: Fields,
+    live: Option<&String>,
+    owners: Option<&String>,
+) -> Result<Fields, ApiError> {
+    if let (Some(live), Some(owners)) = (live, owners)
+        && live != owners
+        && same_but_times(live, owners)
+    {
+        object::put_managed(&mut new, Some(live.clone()));
+        if object::encode(&call.kind, new.clone())? == entry.value {
+            return Ok(new);
+        }
+    }
+    object::put_managed(&mut new, owners.cloned());
+    Ok(new)
+}
+
 /// The object as it would be stored: what the subresource may change from the new one, the rest from the old.
 fn compose(call: &Call, subresource: Option<Subresource>, old: &Fields, mut new: Fields) -> Fields {
     let strategy = &call.kind.strategy;
     let mut result = match subresource {
         None => {
-            (strategy.defaults)(&mut new);
             if call.kind.has_status() {
                 take(&mut new, old, "status");
             }
@@ -197,7 +203,6 @@ fn compose(call: &Call, subresource: Option<Subresource>, old: &Fields, mut new:
     for key in kept {
         take(metadata, &before, key);
     }
-    metadata.remove("managedFields");
     metadata.remove("selfLink");
     result
 }

@@ -31,7 +31,7 @@ pub(in crate::verbs) async fn collection(call: &Call, content: Body) -> Result<R
 async fn delete_batch(call: &Call, entries: &[Entry], options: &Options) -> Result<(), ApiError> {
     let (mut ops, mut alone) = (Vec::with_capacity(entries.len()), Vec::new());
     for entry in entries {
-        let fields = object::decode(&call.kind, entry)?;
+        let fields = object::decode_kept(&call.kind, entry)?;
         preconditions(call, entry, &fields, options)?;
         let admitted = admit::delete(call, &fields).await?;
         if !admitted.ops.is_empty() {

@@ -90,7 +90,7 @@ pub(super) async fn remove(
     for _ in 0..TRIES {
         let fetched = call.api.inner.store.get(key).await.map_err(store_error)?;
         let entry = fetched.entry.ok_or_else(|| call.not_found())?;
-        let fields = object::decode(&call.kind, &entry)?;
+        let fields = object::decode_kept(&call.kind, &entry)?;
         preconditions(call, &entry, &fields, options)?;
         let admitted = admit::delete(call, &fields).await?;
         warnings.extend(admitted.warnings);

@@ -1,0 +1,163 @@
+//! Who owns what of an object that is written: the bridge to `master_merge`.
+
+use super::Call;
+use crate::authorize;
+use crate::error::ApiError;
+use crate::object::{self, MANAGED, meta_text};
+use crate::path::{Target, Verb};
+use crate::registry::{Kind, Registry, Subresource};
+use crate::schema::Place;
+use crate::selector::Selector;
+use crate::validate::Fields;
+use http::header;
+use master_merge::apply::{Applied, apply};
+use master_merge::managed::Managers;
+use master_merge::write::{Given, Versions, Write, update};
+use serde_json::Value;
+
+/// Bytes that a manager's name may have.
+const NAME: usize = 128;
+
+/// The versions in which a kind is served.
+pub(super) struct Served<'a> {
+    pub(super) registry: &'a Registry,
+    pub(super) kind: &'a Kind,
+}
+
+impl Served<'_> {
+    /// The kind in a version.
+    pub(super) fn find(&self, api_version: &str) -> Option<&Kind> {
+        if api_version == self.kind.api_version() {
+            return Some(self.kind);
+        }
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        let found = self.registry.find(group, version, &self.kind.plural)?;
+        (found.table == self.kind.table).then_some(found)
+    }
+}
+
+impl Versions for Served<'_> {
+    fn place(&self, api_version: &str) -> Option<Place<'_>> {
+        Some(self.registry.schemas().place(&self.find(api_version)?.schema))
+    }
+
+    fn convert(&self, object: &Fields, api_version: &str) -> Option<Fields> {
+        let from = object.get("apiVersion").and_then(Value::as_str);
+        let from = from.map_or(Some(self.kind), |from| self.find(from))?;
+        Some(object::convert(from, self.find(api_version)?, object.clone()))
+    }
+}
+
+/// How ownership comes about.
+pub(super) enum Ownership {
+    /// By comparison with the object before, and what the client says of managers.
+    Tracked(Option<Value>),
+    /// As an apply found it.
+    Applied(Option<String>),
+}
+
+impl Ownership {
+    /// Takes what a client says of managers out of its object.
+    pub(super) fn of(fields: &mut Fields) -> Self {
+        let metadata = fields.get_mut("metadata").and_then(Value::as_object_mut);
+        // A text is what was stored, not what the client said.
+        Self::Tracked(metadata.and_then(|metadata| metadata.remove(MANAGED)).filter(Value::is_array))
+    }
+}
+
+/// By whom the write is: as the query names it, else as the client calls itcall.
+pub(super) fn manager(call: &Call) -> String {
+    let named = call.query.get("fieldManager");
+    if !named.is_empty() {
+        return named.to_owned();
+    }
+    let agent = call.headers.get(header::USER_AGENT).map(|value| String::from_utf8_lossy(value.as_bytes()));
+    let agent = agent.unwrap_or_default();
+    let mut name = String::new();
+    for c in agent.split('/').next().unwrap_or_default().chars().filter(|c| !c.is_control()) {
+        if name.len() + c.len_utf8() > NAME {
+            break;
+        }
+        name.push(c);
+    }
+    name
+}
+
+/// Whether an apply takes what others own (upstream's reading of a switch).
+pub(super) fn forced(call: &Call) -> bool {
+    call.query.has("force") && !matches!(call.query.get("force"), "false" | "0")
+}
+
+impl Call {
+    fn with_write<T>(&self, run: impl FnOnce(&Write<'_>) -> T) -> T {
+        let strategy = &self.kind.strategy;
+        let versions = Served { registry: &self.api.inner.registry, kind: &self.kind };
+        let status = self.kind.subresource(&self.target.subresource) == Some(Subresource::Status);
+        run(&Write {
+            manager: &manager(self),
+            api_version: &self.kind.api_version(),
+            subresource: &self.target.subresource,
+            now: &object::now(),
+            reset: if status { strategy.reset.status } else { strategy.reset.main },
+            versions: &versions,
+        })
+    }
+
+    /// The managed fields after a write. Neither object has any in it; `old` is empty at creation.
+    pub(super) fn owners(
+        &self,
+        old: &Fields,
+        new: &Fields,
+        live: Option<&str>,
+        ownership: &Ownership,
+    ) -> Option<String> {
+        let given = match ownership {
+            Ownership::Applied(text) => return text.clone(),
+            Ownership::Tracked(Some(list)) => Given::List(list),
+            Ownership::Tracked(None) => Given::Nothing,
+        };
+        let owners = self.with_write(|write| update(old, new, live, given, write));
+        owners.unwrap_or_else(|error| {
+            // A write never fails because of who owns what.
+            tracing::warn!(kind = self.kind.kind, error, "managed fields stay as they were");
+            live.map(str::to_owned)
+        })
+    }
+
+    /// Applies a configuration to an object, which is empty where it does not exist.
+    pub(super) fn applied(&self, live: &Fields, managed: Option<&str>, config: &Fields) -> Result<Applied, ApiError> {
+        self.with_write(|write| apply(live, managed, config, forced(self), write))
+    }
+
+    /// Whether the caller might have created the object as well.
+    pub(super) async fn may_create(&self) -> Result<(), ApiError> {
+        let selector = Selector::parse(&self.kind, "", "")?;
+        let target = Target { verb: Verb::Create, ..self.target.clone() };
+        authorize::resource(&self.api, &self.user, &target, &selector).await
+    }
+}
+
+/// Whether two lists of managers differ in their times at most.
+pub(super) fn same_but_times(one: &str, other: &str) -> bool {
+    let timeless = |text| {
+        let mut managers = Managers::decode(text).ok()?;
+        managers.0.iter_mut().for_each(|manager| manager.time = None);
+        Some(managers)
+    };
+    match (timeless(one), timeless(other)) {
+        (Some(one), Some(other)) => {
+            one.0.len() == other.0.len() && one.0.iter().all(|manager| other.0.contains(manager))
+        }
+        _ => false,
+    }
+}
+
+/// Whether an object has the UID of one that exists.
+pub(super) fn named_other(config: &Fields, call: &Call) -> Result<(), ApiError> {
+    let uid = meta_text(config, "uid");
+    if uid.is_empty() {
+        return Ok(());
+    }
+    Err(call
+        .conflict(&format!("uid mismatch: the provided object specified uid {uid}, and no existing object was found")))
+}

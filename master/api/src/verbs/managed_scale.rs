@@ -1,0 +1,87 @@
+//! Who owns an object's number of replicas, for those who write it as a scale.
+
+use super::Call;
+use super::managed::{Served, forced, manager};
+use crate::error::{ApiError, Reason};
+use crate::object;
+use crate::schema::{self, Place, Schemas};
+use crate::validate::Fields;
+use config_kube::k8s_openapi::api::autoscaling::v1::Scale;
+use master_merge::apply::apply;
+use master_merge::scale::{SCALE, from_scale, to_scale};
+use master_merge::write::{Given, Versions, Write, update};
+use std::sync::LazyLock;
+
+/// The only version of scales.
+struct Scales;
+
+static SCHEMA: LazyLock<(Schemas, String)> = LazyLock::new(|| {
+    let (definitions, names) = schema::definitions(&[|generator| generator.subschema_for::<Scale>()]);
+    (Schemas::compile(&definitions), names.into_iter().next().unwrap_or_default())
+});
+
+impl Versions for Scales {
+    fn place(&self, api_version: &str) -> Option<Place<'_>> {
+        (api_version == SCALE).then(|| SCHEMA.0.place(&SCHEMA.1))
+    }
+
+    fn convert(&self, object: &Fields, api_version: &str) -> Option<Fields> {
+        (api_version == SCALE).then(|| object.clone())
+    }
+}
+
+/// Replaces the steps to the replicas in a version of the kind.
+fn with_paths<T>(call: &Call, run: impl FnOnce(&dyn Fn(&str) -> Option<Vec<String>>) -> T) -> T {
+    let served = Served { registry: &call.api.inner.registry, kind: &call.kind };
+    run(&|version: &str| {
+        let places = served.find(version)?.scale.as_ref()?;
+        Some(places.replicas.split('/').filter(|step| !step.is_empty()).map(str::to_owned).collect())
+    })
+}
+
+fn unreadable(error: &str) -> ApiError {
+    ApiError::new(Reason::InternalError, format!("the managed fields cannot be read: {error}"))
+}
+
+impl Call {
+    fn with_scale<T>(&self, run: impl FnOnce(&Write<'_>) -> T) -> T {
+        run(&Write {
+            manager: &manager(self),
+            api_version: SCALE,
+            subresource: &self.target.subresource,
+            now: &object::now(),
+            reset: &[],
+            versions: &Scales,
+        })
+    }
+
+    /// The object's managed fields after its scale was replaced or patched.
+    pub(super) fn scale_owners(
+        &self,
+        live: Option<&str>,
+        old: &Fields,
+        new: &Fields,
+    ) -> Result<Option<String>, ApiError> {
+        with_paths(self, |paths| {
+            let before = to_scale(live, paths).map_err(|error| unreadable(&error))?;
+            let after = self.with_scale(|write| update(old, new, before.as_deref(), Given::Nothing, write));
+            let after = after.map_err(|error| unreadable(&error))?;
+            from_scale(live, after.as_deref(), &self.kind.api_version(), paths).map_err(|error| unreadable(&error))
+        })
+    }
+
+    /// The scale after a configuration was applied to it, and the object's managed fields.
+    pub(super) fn scale_applied(
+        &self,
+        live: Option<&str>,
+        old: &Fields,
+        config: &Fields,
+    ) -> Result<(Fields, Option<String>), ApiError> {
+        with_paths(self, |paths| {
+            let before = to_scale(live, paths).map_err(|error| unreadable(&error))?;
+            let done = self.with_scale(|write| apply(old, before.as_deref(), config, forced(self), write))?;
+            let owners = from_scale(live, done.managed.as_deref(), &self.kind.api_version(), paths);
+            Ok((done.object, owners.map_err(|error| unreadable(&error))?))
+        })
+    }
+}
