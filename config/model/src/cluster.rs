@@ -1,7 +1,7 @@
 //! `kind = "cluster"`, and the same sections in the first master's machine document.
 
 use crate::check::Names;
-use crate::defaults::{CLUSTER_NAME, SERVICE_CIDR};
+use crate::defaults::{CLUSTER_NAME, NODE_PORTS, SERVICE_CIDR};
 use crate::fault::{FaultKind, Sink};
 use crate::format::{Cidr, DnsLabel, FormatError, Host, Pin, one_of};
 use crate::pem::{self, P256PublicKey};
@@ -9,6 +9,7 @@ use crate::raw::{RawCluster, RawEkIssuer, RawReleaseKey, RawRule, RawStorage};
 use crate::read::At;
 use crate::rule::{self, Known};
 use config_kube::CertificatePolicySpec;
+use std::ops::RangeInclusive;
 
 /// A cluster, as its first master is told.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,6 +23,8 @@ pub struct ClusterConfig {
     pub api_names: Vec<Host>,
     /// Range of service addresses.
     pub service_cidr: Cidr,
+    /// Ports of every node that services may open.
+    pub node_ports: RangeInclusive<u16>,
     /// Keys whose signature makes an image acceptable, by name.
     pub release_keys: Vec<ReleaseKey>,
     /// Issuers of endorsement key certificates, by name.
@@ -97,6 +100,7 @@ pub(crate) fn check(parts: Parts, sink: &mut Sink<'_>) -> Option<ClusterConfig> 
     let admin_key = raw.admin_key.and_then(|pin| sink.parse(&pin));
     let api_names = sink.parse_list(raw.api_names.as_ref());
     let service_cidr = service_cidr(raw.service_cidr, sink);
+    let node_ports = node_ports(raw.node_ports, sink);
     let storage = storage(parts.storage, sink);
     let mut keys = Names::default();
     let entries = raw.release_key.map(|list| list.value).unwrap_or_default();
@@ -111,6 +115,7 @@ pub(crate) fn check(parts: Parts, sink: &mut Sink<'_>) -> Option<ClusterConfig> 
         admin_key,
         api_names,
         service_cidr: service_cidr?,
+        node_ports: node_ports?,
         release_keys,
         ek_issuers,
         policy,
@@ -131,6 +136,18 @@ fn service_cidr(text: Option<At<String>>, sink: &mut Sink<'_>) -> Option<Cidr> {
         FormatError::new(&format!("a prefix length from {} to {}", wide.start(), wide.end()))
     };
     sink.parsed(&text, Err(error))
+}
+
+fn node_ports(text: Option<At<String>>, sink: &mut Sink<'_>) -> Option<RangeInclusive<u16>> {
+    let read = |text: &str| {
+        let (first, last) = text.split_once('-')?;
+        let (first, last): (u16, u16) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        (0 < first && first <= last).then_some(first..=last)
+    };
+    let Some(text) = text else { return read(NODE_PORTS) };
+    let range =
+        read(&text.value).ok_or_else(|| FormatError::new("two port numbers from small to large, such as 30000-32767"));
+    sink.parsed(&text, range)
 }
 
 fn storage(raw: Option<At<RawStorage>>, sink: &mut Sink<'_>) -> Storage {

@@ -31,6 +31,9 @@ pub const RESERVED_EPHEMERAL_STORAGE: &str = "512Mi";
 pub const CLUSTER_NAME: &str = "pratique";
 /// Range of service addresses: kubeadm's default, so that manifests written for it fit.
 pub const SERVICE_CIDR: &str = "10.96.0.0/12";
+/// Ports of every node that services may open: upstream's default, above the ports that programs ask for by number and
+/// below the kernel's range for outgoing connections.
+pub const NODE_PORTS: &str = "30000-32767";
 
 /// Lifetime of node certificates: short enough that silence is soon expiry, renewed at a third (ATTESTATION).
 pub const CERTIFICATE_TTL: Duration = Duration::from_secs(30 * 60);

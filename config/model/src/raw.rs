@@ -74,6 +74,7 @@ raw!(
         admin_key: String,
         api_names: Texts,
         service_cidr: String,
+        node_ports: String,
         release_key: Vec<At<RawReleaseKey>>,
         ek_issuer: Vec<At<RawEkIssuer>>,
     }

@@ -85,6 +85,7 @@ fn a_master_on_a_plain_host_needs_no_machine() {
     check_rules(&cluster);
     assert_eq!(cluster.admin_key, None);
     assert_eq!(cluster.service_cidr.to_string(), "10.96.0.0/12");
+    assert_eq!(cluster.node_ports, 30000..=32767);
     assert_eq!(cluster.policy.rules[0].config.digests, "");
 }
 

@@ -9,6 +9,7 @@
 
 mod accept;
 mod admit;
+mod allocate;
 mod authorize;
 pub mod client;
 mod discovery;
@@ -38,6 +39,7 @@ use master_kinds::{builtin as kinds, decode, error, registry, schema, selector, 
 use master_merge::patch;
 
 pub use admit::Admission;
+pub use allocate::Ranges;
 pub use authorize::Mode;
 pub use client::{Client, DeleteParams, ListParams, ObjectList, Patch, WatchEvent, Watcher};
 pub use error::{ApiError, Cause, Details, Reason};
@@ -50,3 +52,4 @@ pub use resources::{Meta, OwnerRef, Partial, Resource, Seen, Whole};
 pub use serve::{ServeOptions, TlsError, serve, tls_config};
 pub use server::{ApiServer, Body, BodyError, body};
 pub use user::UserInfo;
+pub use validate::net::Range;

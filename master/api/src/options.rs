@@ -1,6 +1,7 @@
 //! What a server is told when it is made: its limits, and how it decides.
 
 use crate::admit::Admission;
+use crate::allocate::Ranges;
 use crate::authorize::Mode;
 
 /// Limits of the server, and how it admits and authorizes.
@@ -18,6 +19,8 @@ pub struct Options {
     pub admission: Admission,
     /// How it is decided who may do what: asked in order, the first that allows decides.
     pub authorization: Vec<Mode>,
+    /// What services get, and where this server is found.
+    pub ranges: Ranges,
 }
 
 impl Default for Options {
@@ -29,6 +32,7 @@ impl Default for Options {
             watches: 20_000,
             admission: Admission::default(),
             authorization: vec![Mode::Node, Mode::Rbac],
+            ranges: Ranges::default(),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The server: what it is made of, and the way of a request through it.
 
 use crate::admit::Chain;
+use crate::allocate;
 use crate::authorize::{self, Authorizer};
 use crate::client::Client;
 use crate::encoding::{self, Wishes};
@@ -93,6 +94,7 @@ impl ApiServer {
         let client = self.client(UserInfo::admin("system:apiserver"));
         crate::prepare::prepare(&client).await?;
         authorize::bootstrap::reconcile(&client).await?;
+        allocate::prepare(self, &client).await?;
         self.inner.prepared.store(true, Ordering::Release);
         Ok(())
     }

@@ -182,6 +182,6 @@ impl Extensions for Paths {
 
     fn handle(&self, request: Request<Body>, peer: Peer, _user: UserInfo) -> BoxFuture<'static, Response<Body>> {
         let service = self.0.clone();
-        Box::pin(async move { service.answer(request, peer).await.into_response() })
+        Box::pin(async move { Box::pin(service.answer(request, peer)).await.into_response() })
     }
 }

@@ -8,11 +8,12 @@ use config_attest::Digest;
 use config_attest::EkIssuer;
 use config_attest::release::ReleaseKey;
 use config_kube::identity::{CONTROLLER_MANAGER_USER, SCHEDULER_USER};
-use master_api::{ApiServer, Options, ServeOptions, UserInfo};
+use master_api::{ApiServer, Options, Range, Ranges, ServeOptions, UserInfo};
 use master_attest::{AttestationService, Bootstrap};
 use master_ca::attestor::Attestor;
 use master_ca::{AttestorKeeper, Authority, FileKeeper, Keeper};
 use master_store::EmbeddedStore;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -31,7 +32,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     make_folder(&args.data)?;
     let attestor = args.attestor.as_deref().map(Attestor::new);
     let authority = open_authority(&args, &settings, attestor.clone()).await?;
-    let api = open_api(&args.data)?;
+    let api = open_api(&args, &settings)?;
     // Before the bootstrap's paths are hung in: they let nothing else pass.
     api.prepare().await.map_err(Error::Prepare)?;
     let now = SystemTime::now();
@@ -143,11 +144,26 @@ async fn open_authority(
     tokio::task::spawn_blocking(open).await.map_err(Error::Task)?.map(Arc::new)
 }
 
-fn open_api(data: &Path) -> Result<ApiServer, Error> {
-    let path = data.join("store");
+fn open_api(args: &RunArgs, settings: &Settings) -> Result<ApiServer, Error> {
+    let path = args.data.join("store");
     make_folder(&path)?;
     let store = EmbeddedStore::open(&path).map_err(|source| Error::Store { path, source })?;
-    Ok(ApiServer::new(Arc::new(store), Options::default()))
+    let options = Options { ranges: ranges(settings, args.listen), ..Options::default() };
+    Ok(ApiServer::new(Arc::new(store), options))
+}
+
+/// What services get, and where pods find this server: at the machine's own addresses, or where it listens.
+fn ranges(settings: &Settings, listen: SocketAddr) -> Ranges {
+    let mut addresses: Vec<IpAddr> = settings.addresses.iter().filter_map(|address| address.parse().ok()).collect();
+    if addresses.is_empty() && !listen.ip().is_unspecified() && !listen.ip().is_loopback() {
+        addresses.push(listen.ip());
+    }
+    let cidr = settings.cluster.service_cidr;
+    Ranges {
+        services: Range::new(cidr.address, cidr.prefix).into_iter().collect(),
+        node_ports: settings.cluster.node_ports.clone(),
+        advertise: addresses.into_iter().map(|address| SocketAddr::new(address, listen.port())).collect(),
+    }
 }
 
 fn terms(

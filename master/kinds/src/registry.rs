@@ -203,6 +203,8 @@ pub struct Strategy {
     pub through: fn(Subresource, &mut Fields, &Fields, &Fields),
     /// Checks an object.
     pub validate: fn(&Fields, &mut Faults),
+    /// Says what a writer should know, though the object is taken.
+    pub warn: fn(&Fields, &mut Vec<String>),
     /// Checks what only new objects must heed.
     pub validate_create: fn(&Fields, &mut Faults),
     /// Checks a change, but through subresources that change the spec in ways of their own (ephemeral containers,
@@ -238,6 +240,7 @@ impl Default for Strategy {
             validate_create: |_, _| (),
             validate_update: |_, _, _| (),
             validate_through: |_, _, _, _| (),
+            warn: |_, _| (),
             status_at_creation: false,
             status_carries_metadata: true,
             generation: false,

@@ -196,6 +196,7 @@ pub(crate) async fn delete(call: &Call, fields: &Fields) -> Result<Admitted, Api
             plugin.check(&request, fields, &mut admitted).await?;
         }
     }
+    crate::allocate::check_delete(&request, fields).await?;
     Ok(admitted)
 }
 
@@ -206,5 +207,7 @@ async fn admit(request: &Request<'_>, fields: &mut Fields) -> Result<Admitted, A
             plugin.admit(request, fields, &mut admitted).await?;
         }
     }
+    crate::allocate::admit(request, fields, &mut admitted).await?;
+    (request.call.kind.strategy.warn)(fields, &mut admitted.warnings);
     Ok(admitted)
 }

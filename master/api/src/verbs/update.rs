@@ -120,6 +120,9 @@ pub(super) async fn write(
         };
         let mut ops = vec![op];
         ops.extend(admitted.ops);
+        if ends {
+            ops.extend(crate::allocate::release(call, &old).await?);
+        }
         match call.api.inner.store.commit(ops).await {
             Ok(done) => {
                 let (key, created, modified) = (entry.key.clone(), entry.created, done.revision);

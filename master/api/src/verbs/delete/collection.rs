@@ -40,7 +40,10 @@ async fn delete_batch(call: &Call, entries: &[Entry], options: &Options) -> Resu
         }
         match plan(&call.kind, &fields, options, Timestamp::now()) {
             Step::Pending => {}
-            Step::Delete(_) => ops.push(Op::delete(&entry.key, entry.modified)),
+            Step::Delete(_) => {
+                ops.push(Op::delete(&entry.key, entry.modified));
+                ops.extend(crate::allocate::release(call, &fields).await?);
+            }
             Step::Update(going) => {
                 let bytes = object::encode(&call.kind, going)?;
                 if bytes != entry.value {

@@ -110,6 +110,9 @@ pub(super) async fn remove(
         }
         let mut ops = vec![op];
         ops.extend(admitted.ops);
+        if matches!(outcome, Deleted::Gone(_)) {
+            ops.extend(crate::allocate::release(call, &fields).await?);
+        }
         match call.api.inner.store.commit(ops).await {
             Ok(done) => return Ok(at(outcome, done.revision)),
             Err(StoreError::Conflict { .. }) => warnings.clear(),

@@ -1,0 +1,274 @@
+//! Cluster addresses: chosen at random from the ranges of the `ServiceCIDR` objects, held by `IPAddress` objects.
+
+use super::{Held, Owner, below, has_address, reserved, texts};
+use crate::admit::{Admitted, Request};
+use crate::error::{ApiError, Reason};
+use crate::kinds::family_of;
+use crate::object::{self, meta_text};
+use crate::validate::net::Range;
+use crate::validate::{At, Faults, Fields, get, object as inner, text};
+use crate::verbs::{Call, store_error};
+use master_store::{Entry, ListQuery, Op};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+/// Addresses tried at random before the ranges are looked through.
+const PROBES: usize = 16;
+/// Store keys of ranges and addresses.
+const RANGES: &str = "servicecidrs.networking.k8s.io/";
+const ADDRESSES: &str = "ipaddresses.networking.k8s.io/";
+
+/// The addresses that a service's spec has.
+pub(super) fn of(spec: &Fields) -> Vec<IpAddr> {
+    if !has_address(spec) {
+        return Vec::new();
+    }
+    texts(spec, "clusterIPs").filter_map(|address| address.parse().ok()).collect()
+}
+
+/// Gives each of a service's families an address and frees those that it has no more.
+pub(super) async fn give(
+    held: &mut Held<'_>,
+    spec: &mut Fields,
+    old: Option<&Fields>,
+    admitted: &mut Admitted,
+) -> Result<(), ApiError> {
+    let before = old.map(of).unwrap_or_default();
+    let headless = texts(spec, "clusterIPs").next() == Some("None");
+    if has_address(spec) && !headless {
+        let families: Vec<String> = texts(spec, "ipFamilies").map(str::to_owned).collect();
+        let mut list: Vec<String> = texts(spec, "clusterIPs").map(str::to_owned).collect();
+        list.resize(families.len().max(list.len()), String::new());
+        let mut ranges = None;
+        for (place, family) in list.iter_mut().zip(&families) {
+            let asked = place.parse::<IpAddr>().ok();
+            if asked.is_some_and(|asked| before.contains(&asked)) {
+                continue;
+            }
+            if ranges.is_none() {
+                ranges = Some(known_ranges(held.call).await?);
+            }
+            let known = ranges.as_deref().unwrap_or_default();
+            let (address, range) = match asked {
+                Some(asked) => (asked, held.take_asked(asked, known, get(spec, "clusterIPs")).await?),
+                None => held.take_any(family, known).await?,
+            };
+            // Held still, so that the range is not deleted under the address.
+            admitted.hold(range);
+            held.write_address(address)?;
+            if asked.is_none() {
+                *place = address.to_string();
+            }
+        }
+        if let Some(first) = list.first() {
+            spec.insert("clusterIP".to_owned(), first.clone().into());
+            spec.insert("clusterIPs".to_owned(), json!(list));
+        }
+    }
+    let after = of(spec);
+    for address in before {
+        if !after.contains(&address) {
+            held.free_address(address).await?;
+        }
+    }
+    Ok(())
+}
+
+/// The ranges from which addresses may be taken, each with its object.
+async fn known_ranges(call: &Call) -> Result<Vec<(Range, Entry)>, ApiError> {
+    let query = ListQuery { prefix: RANGES.to_owned(), ..ListQuery::default() };
+    let listing = call.api.inner.store.list(query).await.map_err(store_error)?;
+    let mut ranges = Vec::new();
+    for entry in listing.entries {
+        let object: Fields = serde_json::from_slice(&entry.value).unwrap_or_default();
+        if meta_text(&object, "deletionTimestamp").is_empty() {
+            let spec = inner(&object, "spec").cloned().unwrap_or_default();
+            ranges.extend(texts(&spec, "cidrs").filter_map(Range::parse).map(|range| (range, entry.clone())));
+        }
+    }
+    Ok(ranges)
+}
+
+fn key(address: IpAddr) -> String {
+    format!("{ADDRESSES}{address}")
+}
+
+/// Offsets of the first and the last address that can be given: not the network's, not IPv4's broadcast.
+fn usable(range: Range) -> Option<(u128, u128)> {
+    let last = range.size().checked_sub(if range.is_ipv6() { 1 } else { 2 })?;
+    (last >= 1).then_some((1, last))
+}
+
+impl Held<'_> {
+    async fn is_free(&self, key: &str) -> Result<bool, ApiError> {
+        Ok(self.call.api.inner.store.get(key).await.map_err(store_error)?.entry.is_none())
+    }
+
+    /// The range that an asked-for address is of, if the address can be had.
+    async fn take_asked<'r>(
+        &self,
+        address: IpAddr,
+        ranges: &'r [(Range, Entry)],
+        list: &Value,
+    ) -> Result<&'r Entry, ApiError> {
+        let fits = ranges.iter().find(|(range, _)| {
+            let (offset, usable) = (range.offset(address), usable(*range));
+            offset.zip(usable).is_some_and(|(offset, (first, last))| (first..=last).contains(&offset))
+        });
+        let why = match fits {
+            Some((_, entry)) if self.is_free(&key(address)).await? => return Ok(entry),
+            Some(_) => "provided IP is already allocated".to_owned(),
+            None => {
+                let family = family_of(address);
+                let valid: Vec<String> = ranges
+                    .iter()
+                    .filter(|(range, _)| family_of(range.first()) == family)
+                    .map(|(range, _)| range.to_string())
+                    .collect();
+                let valid = valid.join(", ");
+                format!("the provided IP ({address}) is not in the valid range. The range of valid IPs is {valid}")
+            }
+        };
+        let mut faults = Faults::default();
+        let at = At::root("spec");
+        faults.invalid(&at.field("clusterIPs"), list, format!("failed to allocate IP {address}: {why}"));
+        Err(super::refuse(faults, &self.owner).err().unwrap_or_else(|| full(&why)))
+    }
+
+    /// Any free address of a family, and the object of its range.
+    async fn take_any<'r>(&self, family: &str, ranges: &'r [(Range, Entry)]) -> Result<(IpAddr, &'r Entry), ApiError> {
+        for (range, entry) in ranges.iter().filter(|(range, _)| family_of(range.first()) == family) {
+            let Some((first, last)) = usable(*range) else { continue };
+            let size = last - first + 1;
+            let upper = first + reserved(size, 16, 256, 16);
+            for _ in 0..PROBES {
+                let address = range.at(upper + below(last - upper + 1));
+                if self.is_free(&key(address)).await? {
+                    return Ok((address, entry));
+                }
+            }
+            if let Some(address) = self.search(*range, (first, upper, last)).await? {
+                return Ok((address, entry));
+            }
+        }
+        Err(full("range is full"))
+    }
+
+    /// Looks a range through: from a random place up, then from the range's upper part, then its lower one.
+    async fn search(&self, range: Range, bounds: (u128, u128, u128)) -> Result<Option<IpAddr>, ApiError> {
+        let query = ListQuery { prefix: ADDRESSES.to_owned(), ..ListQuery::default() };
+        let listing = self.call.api.inner.store.list(query).await.map_err(store_error)?;
+        let names = listing.entries.iter().filter_map(|entry| entry.key.strip_prefix(ADDRESSES)?.parse().ok());
+        let taken: BTreeSet<u128> = names.filter_map(|address| range.offset(address)).collect();
+        let (first, upper, last) = bounds;
+        let start = upper + below(last - upper + 1);
+        // Ends after one more step than there are taken addresses, however large the range is.
+        let mut offsets = (start..=last).chain(upper..start).chain(first..upper);
+        Ok(offsets.find(|offset| !taken.contains(offset)).map(|offset| range.at(offset)))
+    }
+
+    /// The object that holds an address.
+    fn write_address(&mut self, address: IpAddr) -> Result<(), ApiError> {
+        let registry = &self.call.api.inner.registry;
+        let Some(kind) = registry.find("networking.k8s.io", "v1", "ipaddresses") else {
+            return Err(full("the kind IPAddress is not served"));
+        };
+        let object = json!({
+            "metadata": {
+                "name": address.to_string(), "uid": uuid::Uuid::new_v4().to_string(), "creationTimestamp": object::now(),
+                "labels": {
+                    "ipaddress.kubernetes.io/ip-family": family_of(address),
+                    "ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io",
+                },
+            },
+            "spec": {"parentRef": {
+                "group": "", "resource": "services", "namespace": self.owner.namespace, "name": self.owner.name,
+            }},
+        });
+        let bytes = object::encode(kind, object.as_object().cloned().unwrap_or_default())?;
+        self.ops.push(Op::create(&key(address), bytes));
+        Ok(())
+    }
+
+    /// Frees an address, if it is the owner's.
+    pub(super) async fn free_address(&mut self, address: IpAddr) -> Result<(), ApiError> {
+        let fetched = self.call.api.inner.store.get(&key(address)).await.map_err(store_error)?;
+        if let Some(entry) = fetched.entry
+            && parent(&entry.value) == Some(self.owner.clone())
+        {
+            self.ops.push(Op::delete(&entry.key, entry.modified));
+        }
+        Ok(())
+    }
+}
+
+fn full(why: &str) -> ApiError {
+    ApiError::new(Reason::InternalError, format!("Internal error occurred: failed to allocate a serviceIP: {why}"))
+}
+
+/// The service that holds an address.
+fn parent(stored: &[u8]) -> Option<Owner> {
+    let object: Fields = serde_json::from_slice(stored).ok()?;
+    parent_of(&object)
+}
+
+fn parent_of(object: &Fields) -> Option<Owner> {
+    let parent = inner(inner(object, "spec")?, "parentRef")?;
+    let service = text(parent, "group").is_empty() && text(parent, "resource") == "services";
+    service.then(|| Owner { namespace: text(parent, "namespace").to_owned(), name: text(parent, "name").to_owned() })
+}
+
+/// An address that a service has stays.
+pub(super) async fn check_unused(request: &Request<'_>, object: &Fields) -> Result<(), ApiError> {
+    let name = meta_text(object, "name");
+    let Some(owner) = parent_of(object) else { return Ok(()) };
+    let key = format!("services/{}", owner.text());
+    let Some(entry) = request.get(&key).await? else { return Ok(()) };
+    let service: Fields = serde_json::from_slice(&entry.value).unwrap_or_default();
+    let spec = inner(&service, "spec").cloned().unwrap_or_default();
+    if name.parse().is_ok_and(|address| of(&spec).contains(&address)) {
+        return Err(request.call.forbidden(name, &format!("the address is in use by the service {}", owner.text())));
+    }
+    Ok(())
+}
+
+/// A range stays as long as an address is of it and of no other.
+pub(super) async fn check_range_unused(request: &Request<'_>, object: &Fields) -> Result<(), ApiError> {
+    let name = meta_text(object, "name");
+    let spec = inner(object, "spec").cloned().unwrap_or_default();
+    let own: Vec<Range> = texts(&spec, "cidrs").filter_map(Range::parse).collect();
+    let own_key = format!("{RANGES}{name}");
+    let others = known_ranges(request.call).await?;
+    let query = ListQuery { prefix: ADDRESSES.to_owned(), ..ListQuery::default() };
+    let listing = request.call.api.inner.store.list(query).await.map_err(store_error)?;
+    let addresses = listing.entries.iter().filter_map(|entry| entry.key.strip_prefix(ADDRESSES)?.parse().ok());
+    let orphan =
+        addresses.filter(|address| own.iter().any(|range| range.contains(*address))).find(|address: &IpAddr| {
+            !others.iter().any(|(range, entry)| *entry.key != *own_key && range.contains(*address))
+        });
+    match orphan {
+        None => Ok(()),
+        Some(address) => {
+            let text = format!(
+                "There are still IPAddresses referencing the ServiceCIDR ({address}), please remove them or create a \
+                 new ServiceCIDR"
+            );
+            Err(request.call.forbidden(name, &text))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ends_of_a_range_are_not_given_out() {
+        let usable = |text: &str| usable(Range::parse(text).unwrap());
+        assert_eq!(usable("10.0.0.0/30"), Some((1, 2)));
+        assert_eq!(usable("10.0.0.0/31"), None);
+        assert_eq!(usable("10.0.0.0/32"), None);
+        assert_eq!(usable("fd00::/126"), Some((1, 3)));
+    }
+}
