@@ -91,6 +91,8 @@ impl Set {
             "e2fsprogs",
             "erofs-utils",
             "gnutls-bin",
+            // Upstream's fixtures of every kind; of its dependencies nothing is wanted.
+            "golang-k8s-api-dev",
             "kubectl",
             "mtools",
             "ovmf",
@@ -103,7 +105,7 @@ impl Set {
             "xz-utils",
             "zstd",
         ];
-        Self::new("tools", &roots, &SYSTEM, &["python3*", "libpython3*", "udev", "media-types", "tzdata"])
+        Self::new("tools", &roots, &SYSTEM, &["golang-*", "python3*", "libpython3*", "udev", "media-types", "tzdata"])
     }
 
     /// What the image's root is taken from, and the UEFI stub.
