@@ -1,8 +1,9 @@
 //! Webhooks and policies of admission: kept and checked; what enforces them is told with each write.
 
+use super::admission_validate as rules;
 use super::cells::AGE;
 use super::service::spec;
-use crate::registry::{Column, Kind, Subresource, column};
+use crate::registry::{Column, Kind, Strategy, Subresource, column};
 use crate::validate::{Fields, items, object, text};
 use config_kube::k8s_openapi::api::admissionregistration::v1::{
     MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding, MutatingWebhookConfiguration, ValidatingAdmissionPolicy,
@@ -15,11 +16,35 @@ const HOOKS: &[Column] = &[
 ];
 
 pub(super) fn mutating_hooks() -> Kind {
-    Kind { columns: HOOKS, categories: &["api-extensions"], ..Kind::of::<MutatingWebhookConfiguration>(false) }
+    Kind {
+        columns: HOOKS,
+        categories: &["api-extensions"],
+        strategy: Strategy { defaults: |fields| rules::hook_defaults(fields, true), ..hooks() },
+        ..Kind::of::<MutatingWebhookConfiguration>(false)
+    }
 }
 
 pub(super) fn validating_hooks() -> Kind {
-    Kind { columns: HOOKS, categories: &["api-extensions"], ..Kind::of::<ValidatingWebhookConfiguration>(false) }
+    Kind {
+        columns: HOOKS,
+        categories: &["api-extensions"],
+        strategy: Strategy { defaults: |fields| rules::hook_defaults(fields, false), ..hooks() },
+        ..Kind::of::<ValidatingWebhookConfiguration>(false)
+    }
+}
+
+fn hooks() -> Strategy {
+    Strategy { validate: rules::hooks, warn: rules::warn_hooks, generation: true, ..Strategy::default() }
+}
+
+fn policy() -> Strategy {
+    Strategy {
+        defaults: rules::policy_defaults,
+        validate: rules::policy,
+        warn: rules::warn_policy,
+        generation: true,
+        ..Strategy::default()
+    }
 }
 
 const PARAM_KIND: Column = column("ParamKind", |fields, _| param_kind(fields).into());
@@ -63,12 +88,18 @@ pub(super) fn validating_policy() -> Kind {
                 AGE,
             ]
         },
+        strategy: policy(),
         ..Kind::of::<ValidatingAdmissionPolicy>(false)
     }
 }
 
 pub(super) fn validating_binding() -> Kind {
-    Kind { columns: BINDING, categories: &["api-extensions"], ..Kind::of::<ValidatingAdmissionPolicyBinding>(false) }
+    Kind {
+        columns: BINDING,
+        categories: &["api-extensions"],
+        strategy: Strategy { validate: |fields, faults| rules::binding(fields, true, faults), ..policy() },
+        ..Kind::of::<ValidatingAdmissionPolicyBinding>(false)
+    }
 }
 
 pub(super) fn mutating_policy() -> Kind {
@@ -86,10 +117,16 @@ pub(super) fn mutating_policy() -> Kind {
                 AGE,
             ]
         },
+        strategy: policy(),
         ..Kind::of::<MutatingAdmissionPolicy>(false)
     }
 }
 
 pub(super) fn mutating_binding() -> Kind {
-    Kind { columns: BINDING, categories: &["api-extensions"], ..Kind::of::<MutatingAdmissionPolicyBinding>(false) }
+    Kind {
+        columns: BINDING,
+        categories: &["api-extensions"],
+        strategy: Strategy { validate: |fields, faults| rules::binding(fields, false, faults), ..policy() },
+        ..Kind::of::<MutatingAdmissionPolicyBinding>(false)
+    }
 }

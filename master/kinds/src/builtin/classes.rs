@@ -1,8 +1,9 @@
 //! Classes of priority and of runtime.
 
 use super::cells::AGE;
-use crate::registry::{Column, Kind, column};
-use crate::validate::{get, text};
+use super::classes_validate as rules;
+use crate::registry::{Column, Kind, Strategy, column};
+use crate::validate::{default_to, get, text};
 use config_kube::k8s_openapi::api::node::v1::RuntimeClass;
 use config_kube::k8s_openapi::api::scheduling::v1::PriorityClass;
 
@@ -25,6 +26,13 @@ pub(super) fn priority() -> Kind {
                 }),
             ]
         },
+        strategy: Strategy {
+            defaults: |fields| default_to(fields, "preemptionPolicy", "PreemptLowerPriority"),
+            validate: rules::priority,
+            validate_update: rules::priority_update,
+            generation: true,
+            ..Strategy::default()
+        },
         ..Kind::of::<PriorityClass>(false)
     }
 }
@@ -32,6 +40,7 @@ pub(super) fn priority() -> Kind {
 pub(super) fn runtime() -> Kind {
     Kind {
         columns: const { &[column("Handler", |fields, _| text(fields, "handler").into()), AGE] },
+        strategy: Strategy { validate: rules::runtime, validate_update: rules::runtime_update, ..Strategy::default() },
         ..Kind::of::<RuntimeClass>(false)
     }
 }

@@ -1,7 +1,8 @@
 //! Endpoints and endpoint slices: who stands behind a service.
 
 use super::cells::AGE;
-use crate::registry::{Kind, column};
+use super::endpoints_validate as rules;
+use crate::registry::{Kind, Strategy, column};
 use crate::validate::{Fields, get, items, text};
 use config_kube::k8s_openapi::api::core::v1::Endpoints;
 use config_kube::k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -14,7 +15,7 @@ pub(super) fn endpoints() -> Kind {
     Kind {
         short_names: &["ep"],
         columns: const { &[column("Endpoints", |fields, _| addresses(fields).into()), AGE] },
-        // A resource of the plural alone: upstream's singular is `endpoints`.
+        strategy: Strategy { defaults: rules::defaults, validate: rules::endpoints, ..Strategy::default() },
         ..Kind::of::<Endpoints>(true)
     }
 }
@@ -28,6 +29,13 @@ pub(super) fn slice() -> Kind {
                 column("Endpoints", |fields, _| slice_addresses(fields).into()),
                 AGE,
             ]
+        },
+        strategy: Strategy {
+            defaults: rules::slice_defaults,
+            validate: rules::slice,
+            validate_update: rules::slice_update,
+            generation: true,
+            ..Strategy::default()
         },
         ..Kind::of::<EndpointSlice>(true)
     }

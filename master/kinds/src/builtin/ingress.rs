@@ -1,9 +1,10 @@
 //! Ingresses and their classes.
 
 use super::cells::{AGE, at, load_balancer};
+use super::ingress_validate as rules;
 use super::service::spec;
-use crate::registry::{Kind, Subresource, column};
-use crate::validate::{Fields, items, object, text};
+use crate::registry::{Kind, Strategy, Subresource, column};
+use crate::validate::{Fields, default_to, items, object, object_mut, text};
 use config_kube::k8s_openapi::api::networking::v1::{Ingress, IngressClass};
 
 /// Hosts that a cell shows.
@@ -21,6 +22,13 @@ pub(super) fn ingress() -> Kind {
                 column("Ports", |fields, _| ports(fields).into()),
                 AGE,
             ]
+        },
+        strategy: Strategy {
+            validate: rules::ingress,
+            validate_create: rules::ingress_create,
+            validate_update: rules::ingress_update,
+            generation: true,
+            ..Strategy::default()
         },
         ..Kind::of::<Ingress>(true)
     }
@@ -50,6 +58,18 @@ pub(super) fn class() -> Kind {
                 column("Parameters", |fields, _| parameters(fields).into()),
                 AGE,
             ]
+        },
+        strategy: Strategy {
+            defaults: |fields| {
+                let parameters = object_mut(fields, "spec").and_then(|spec| spec.get_mut("parameters"));
+                if let Some(parameters) = parameters.and_then(serde_json::Value::as_object_mut) {
+                    default_to(parameters, "scope", "Cluster");
+                }
+            },
+            validate: rules::class,
+            validate_update: rules::class_update,
+            generation: true,
+            ..Strategy::default()
         },
         ..Kind::of::<IngressClass>(false)
     }

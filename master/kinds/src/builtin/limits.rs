@@ -1,12 +1,18 @@
 //! Limit ranges and resource quotas.
 
 use super::cells::{AGE, CREATED};
-use crate::registry::{Kind, Subresource, column};
+use super::limits_validate as rules;
+use crate::registry::{Kind, Strategy, Subresource, column};
 use crate::validate::{Fields, object, text};
 use config_kube::k8s_openapi::api::core::v1::{LimitRange, ResourceQuota};
 
 pub(super) fn range() -> Kind {
-    Kind { short_names: &["limits"], columns: const { &[CREATED] }, ..Kind::of::<LimitRange>(true) }
+    Kind {
+        short_names: &["limits"],
+        columns: const { &[CREATED] },
+        strategy: Strategy { defaults: rules::range_defaults, validate: rules::range, ..Strategy::default() },
+        ..Kind::of::<LimitRange>(true)
+    }
 }
 
 pub(super) fn quota() -> Kind {
@@ -20,6 +26,7 @@ pub(super) fn quota() -> Kind {
                 AGE,
             ]
         },
+        strategy: Strategy { validate: rules::quota, validate_update: rules::quota_update, ..Strategy::default() },
         ..Kind::of::<ResourceQuota>(true)
     }
 }

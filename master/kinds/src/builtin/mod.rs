@@ -1,17 +1,23 @@
 //! The served kinds: one descriptor each.
 
 mod admission;
+mod admission_validate;
 mod cells;
 mod certificate;
 mod classes;
+mod classes_validate;
 mod devices;
 mod endpoints;
+mod endpoints_validate;
 mod event;
 mod fairness;
 mod ingress;
+mod ingress_validate;
 mod limits;
+mod limits_validate;
 mod namespace;
 mod network;
+mod network_validate;
 mod node;
 mod plain;
 mod pod;
@@ -22,7 +28,10 @@ mod service;
 mod service_families;
 mod service_validate;
 mod storage;
+mod storage_validate;
 mod volume;
+mod volume_sources;
+mod volume_validate;
 mod workload;
 
 pub use cells::since as age;

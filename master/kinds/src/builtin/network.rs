@@ -1,16 +1,24 @@
 //! Network policies, and the addresses of services as objects.
 
 use super::cells::{AGE, selector};
+use super::network_validate as rules;
 use super::service::spec;
-use crate::registry::{Kind, Subresource, column};
+use crate::object::now;
+use crate::registry::{Kind, Strategy, Subresource, column};
 use crate::validate::{Fields, items, object, text};
 use config_kube::k8s_openapi::api::networking::v1::{IPAddress, NetworkPolicy, ServiceCIDR};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 pub(super) fn policy() -> Kind {
     Kind {
         short_names: &["netpol"],
         columns: const { &[column("Pod-Selector", |fields, _| selector(object(spec(fields), "podSelector")).into()), AGE] },
+        strategy: Strategy {
+            defaults: rules::policy_defaults,
+            validate: rules::policy,
+            generation: true,
+            ..Strategy::default()
+        },
         ..Kind::of::<NetworkPolicy>(true)
     }
 }
@@ -19,6 +27,12 @@ pub(super) fn address() -> Kind {
     Kind {
         short_names: &["ip"],
         columns: const { &[column("ParentRef", |fields, _| parent(fields).into()), AGE] },
+        strategy: Strategy {
+            names: rules::address_name,
+            validate: rules::address,
+            validate_update: rules::address_update,
+            ..Strategy::default()
+        },
         ..Kind::of::<IPAddress>(false)
     }
 }
@@ -35,6 +49,18 @@ pub(super) fn range() -> Kind {
     Kind {
         subresources: &[Subresource::Status],
         columns: const { &[column("CIDRs", |fields, _| cidrs(fields).into()), AGE] },
+        strategy: Strategy {
+            create: |fields| {
+                let ready = json!({
+                    "type": "Ready", "status": "True", "reason": "", "lastTransitionTime": now(),
+                    "message": "Kubernetes Service CIDR is ready",
+                });
+                fields.insert("status".to_owned(), json!({"conditions": [ready]}));
+            },
+            validate: rules::cidrs,
+            validate_update: rules::cidrs_update,
+            ..Strategy::default()
+        },
         ..Kind::of::<ServiceCIDR>(false)
     }
 }

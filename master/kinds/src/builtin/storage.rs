@@ -2,7 +2,8 @@
 
 use super::cells::{AGE, NAME, at, flag, named_default};
 use super::service::spec;
-use crate::registry::{Column, Kind, Subresource, column};
+use super::storage_validate as rules;
+use crate::registry::{Column, Kind, Strategy, Subresource, column};
 use crate::validate::{Fields, get, items, text};
 use config_kube::k8s_openapi::api::storage::v1::{
     CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment, VolumeAttributesClass,
@@ -27,6 +28,12 @@ pub(super) fn class() -> Kind {
                 AGE,
             ]
         },
+        strategy: Strategy {
+            defaults: rules::class_defaults,
+            validate: rules::class,
+            validate_update: rules::class_update,
+            ..Strategy::default()
+        },
         ..Kind::of::<StorageClass>(false)
     }
 }
@@ -39,6 +46,11 @@ pub(super) fn attributes_class() -> Kind {
     Kind {
         short_names: &["vac"],
         columns: const { &[column("DriverName", |fields, _| text(fields, "driverName").into()), AGE] },
+        strategy: Strategy {
+            validate: rules::attributes,
+            validate_update: rules::attributes_update,
+            ..Strategy::default()
+        },
         ..Kind::of::<VolumeAttributesClass>(false)
     }
 }
@@ -60,6 +72,11 @@ pub(super) fn attachment() -> Kind {
                 AGE,
             ]
         },
+        strategy: Strategy {
+            validate: rules::attachment,
+            validate_update: rules::attachment_update,
+            ..Strategy::default()
+        },
         ..Kind::of::<VolumeAttachment>(false)
     }
 }
@@ -76,6 +93,12 @@ pub(super) fn driver() -> Kind {
                 column("Modes", |fields, _| lifecycles(fields).into()),
                 AGE,
             ]
+        },
+        strategy: Strategy {
+            defaults: rules::driver_defaults,
+            validate: rules::driver,
+            validate_update: rules::driver_update,
+            ..Strategy::default()
         },
         ..Kind::of::<CSIDriver>(false)
     }
@@ -109,6 +132,7 @@ pub(super) fn node() -> Kind {
                 AGE,
             ]
         },
+        strategy: Strategy { validate: rules::node, validate_update: rules::node_update, ..Strategy::default() },
         ..Kind::of::<CSINode>(false)
     }
 }
@@ -120,6 +144,11 @@ pub(super) fn capacity() -> Kind {
                 column("StorageClassName", |fields, _| text(fields, "storageClassName").into()),
                 column("Capacity", |fields, _| get(fields, "capacity").as_str().unwrap_or("<unset>").into()),
             ]
+        },
+        strategy: Strategy {
+            validate: rules::capacity,
+            validate_update: rules::capacity_update,
+            ..Strategy::default()
         },
         ..Kind::of::<CSIStorageCapacity>(true)
     }

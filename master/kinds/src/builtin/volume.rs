@@ -2,11 +2,13 @@
 
 use super::cells::{AGE, at};
 use super::service::spec;
-use crate::object::{meta_text, metadata};
-use crate::registry::{Kind, Subresource, column, wide};
-use crate::validate::{Fields, get, items, object, text};
+use super::volume_sources;
+use super::volume_validate as rules;
+use crate::object::{meta_text, metadata, now};
+use crate::registry::{Kind, Strategy, Subresource, column, wide};
+use crate::validate::{Fields, default_to, get, items, object, object_mut, text};
 use config_kube::k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Where the class of a volume or claim stood before there was a field for it.
 const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
@@ -29,6 +31,22 @@ pub(super) fn volume() -> Kind {
                 wide("VolumeMode", |fields, _| unset(spec(fields), "volumeMode").into()),
             ]
         },
+        strategy: Strategy {
+            defaults: |fields| {
+                if let Some(spec) = object_mut(fields, "spec") {
+                    default_to(spec, "persistentVolumeReclaimPolicy", "Retain");
+                    default_to(spec, "volumeMode", "Filesystem");
+                    volume_sources::defaults(spec);
+                }
+            },
+            create: |fields| {
+                let status = json!({"phase": "Pending", "lastPhaseTransitionTime": now()});
+                fields.insert("status".to_owned(), status);
+            },
+            validate: rules::volume,
+            validate_update: rules::volume_update,
+            ..Strategy::default()
+        },
         ..Kind::of::<PersistentVolume>(false)
     }
 }
@@ -49,7 +67,31 @@ pub(super) fn claim() -> Kind {
                 wide("VolumeMode", |fields, _| unset(spec(fields), "volumeMode").into()),
             ]
         },
+        strategy: Strategy {
+            defaults: |fields| {
+                if let Some(spec) = object_mut(fields, "spec") {
+                    claim_defaults(spec);
+                }
+            },
+            create: |fields| drop(fields.insert("status".to_owned(), json!({"phase": "Pending"}))),
+            validate: rules::claim,
+            validate_update: rules::claim_update,
+            ..Strategy::default()
+        },
         ..Kind::of::<PersistentVolumeClaim>(true)
+    }
+}
+
+/// Fills in a claim's spec, wherever it stands: what a claim is filled from is told in both ways that there are.
+pub(super) fn claim_defaults(spec: &mut Fields) {
+    default_to(spec, "volumeMode", "Filesystem");
+    let (source, reference) = (get(spec, "dataSource").clone(), get(spec, "dataSourceRef").clone());
+    match (source.is_null(), reference.is_null()) {
+        (false, true) => drop(spec.insert("dataSourceRef".to_owned(), source)),
+        (true, false) if reference.get("namespace").is_none_or(|namespace| namespace == "") => {
+            spec.insert("dataSource".to_owned(), reference);
+        }
+        (true | false, true | false) => {}
     }
 }
 

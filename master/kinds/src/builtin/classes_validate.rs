@@ -1,0 +1,77 @@
+//! What classes of priority and of runtime must be (upstream: `scheduling/validation`, `node/validation`).
+
+use crate::object::meta_text;
+use crate::validate::quantity::Quantity;
+use crate::validate::{At, Faults, Fields, get, items, labels, names, object, text};
+
+/// The highest priority that users may give.
+const HIGHEST: i64 = 1_000_000_000;
+/// Classes of the system, and their values.
+const SYSTEM: [(&str, i64); 2] = [("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000)];
+
+/// Checks a class of priority.
+pub(super) fn priority(fields: &Fields, faults: &mut Faults) {
+    let (name, value) = (meta_text(fields, "name"), get(fields, "value").as_i64().unwrap_or_default());
+    if name.starts_with("system-") {
+        let root = At::root("metadata");
+        if !SYSTEM.contains(&(name, value)) {
+            let text = "priority class names with 'system-' prefix are reserved for system use only. error: ";
+            let known = SYSTEM.iter().find(|(known, _)| *known == name);
+            let why = match known {
+                Some((_, right)) => format!("value of {name} PriorityClass must be {right}"),
+                None => format!("{name} is not a known system priority class"),
+            };
+            faults.forbidden(&root.field("name"), format!("{text}{why}"));
+        }
+    } else if value > HIGHEST {
+        let text = format!("maximum allowed value of a user defined priority is {HIGHEST}");
+        faults.forbidden(&At::root("value"), text);
+    }
+    let at = At::root("preemptionPolicy");
+    if !get(fields, "preemptionPolicy").is_null() {
+        faults.one_of(&at, get(fields, "preemptionPolicy"), &["Never", "PreemptLowerPriority"]);
+    }
+}
+
+/// A class keeps its value: pods that have it have it already.
+pub(super) fn priority_update(new: &Fields, old: &Fields, faults: &mut Faults) {
+    if get(new, "value") != get(old, "value") {
+        faults.forbidden(&At::root("value"), "may not be changed in an update.");
+    }
+    let key = "preemptionPolicy";
+    faults.immutable(&At::root(key), get(new, key), get(old, key));
+}
+
+/// Checks a class of runtime.
+pub(super) fn runtime(fields: &Fields, faults: &mut Faults) {
+    if let Err(fault) = names::label(text(fields, "handler")) {
+        faults.invalid(&At::root("handler"), get(fields, "handler"), fault);
+    }
+    let at = At::root("overhead");
+    let at = at.field("podFixed");
+    let fixed = object(fields, "overhead").and_then(|overhead| object(overhead, "podFixed"));
+    for (name, value) in fixed.into_iter().flatten() {
+        if let Err(fault) = names::qualified(name) {
+            faults.invalid(&at.key(name), &name.as_str().into(), fault);
+        }
+        if value.as_str().and_then(Quantity::parse).is_some_and(Quantity::is_negative) {
+            faults.invalid(&at.key(name), value, "must be greater than or equal to 0");
+        }
+    }
+    let Some(scheduling) = object(fields, "scheduling") else { return };
+    let at = At::root("scheduling");
+    labels::labels(object(scheduling, "nodeSelector"), &at.field("nodeSelector"), faults);
+    let at = at.field("tolerations");
+    let mut known = Vec::new();
+    for (number, toleration) in items(scheduling, "tolerations").iter().enumerate() {
+        if known.contains(&toleration) {
+            faults.duplicate(&at.index(number), toleration);
+        }
+        known.push(toleration);
+    }
+}
+
+/// A class keeps its handler: pods that have it run in it.
+pub(super) fn runtime_update(new: &Fields, old: &Fields, faults: &mut Faults) {
+    faults.immutable(&At::root("handler"), get(new, "handler"), get(old, "handler"));
+}

@@ -1,0 +1,299 @@
+//! What classes, drivers and attachments of storage must be (upstream: `storage/validation`).
+
+use super::service::spec;
+use crate::object::metadata;
+use crate::validate::quantity::Quantity;
+use crate::validate::{At, Faults, Fields, default_to, get, items, labels, names, object, object_mut, text};
+use serde_json::{Value, json};
+use std::collections::HashSet;
+
+/// Parameters of a class: how many, and bytes of all together.
+const PARAMETERS: usize = 512;
+const PARAMETER_BYTES: usize = 256 << 10;
+/// Bytes of a driver's name, and of a node's ID in its eyes.
+const DRIVER: usize = 63;
+const NODE_ID: usize = 256;
+
+/// Fills in a class.
+pub(super) fn class_defaults(fields: &mut Fields) {
+    default_to(fields, "reclaimPolicy", "Delete");
+    default_to(fields, "volumeBindingMode", "Immediate");
+}
+
+fn parameters(fields: &Fields, needed: bool, faults: &mut Faults) {
+    let at = At::root("parameters");
+    let nothing = Fields::new();
+    let parameters = object(fields, "parameters").unwrap_or(&nothing);
+    if needed && parameters.is_empty() {
+        faults.required(&at, "must contain at least one key/value pair");
+    }
+    if parameters.len() > PARAMETERS {
+        return faults.too_long(&at, PARAMETERS);
+    }
+    let mut size = 0;
+    for (key, value) in parameters {
+        if key.is_empty() {
+            faults.invalid(&at, &key.as_str().into(), "field can not be empty.");
+        }
+        size += key.len() + value.as_str().map_or(0, str::len);
+    }
+    if size > PARAMETER_BYTES {
+        faults.too_long(&at, PARAMETER_BYTES);
+    }
+}
+
+fn provisioner(fields: &Fields, key: &str, faults: &mut Faults) {
+    let at = At::root(key);
+    match text(fields, key) {
+        "" => faults.required(&at, ""),
+        name => {
+            if let Err(fault) = names::qualified(&name.to_lowercase()) {
+                faults.invalid(&at, get(fields, key), fault);
+            }
+        }
+    }
+}
+
+/// Checks a storage class.
+pub(super) fn class(fields: &Fields, faults: &mut Faults) {
+    provisioner(fields, "provisioner", faults);
+    parameters(fields, false, faults);
+    let at = At::root("reclaimPolicy");
+    faults.one_of(&at, get(fields, "reclaimPolicy"), &["Delete", "Retain"]);
+    let at = At::root("volumeBindingMode");
+    faults.one_of(&at, get(fields, "volumeBindingMode"), &["Immediate", "WaitForFirstConsumer"]);
+    let at = At::root("allowedTopologies");
+    let mut known: Vec<&Value> = Vec::new();
+    for (number, term) in items(fields, "allowedTopologies").iter().enumerate() {
+        let at = at.index(number);
+        if known.contains(&term) {
+            faults.duplicate(&at.field("matchLabelExpressions"), &"".into());
+        }
+        known.push(term);
+        topology(term, &at, faults);
+    }
+}
+
+fn topology(term: &Value, at: &At<'_>, faults: &mut Faults) {
+    let Some(term) = term.as_object() else { return };
+    let at = at.field("matchLabelExpressions");
+    let mut keys = HashSet::new();
+    for (number, expression) in items(term, "matchLabelExpressions").iter().enumerate() {
+        let (at, Some(expression)) = (at.index(number), expression.as_object()) else { continue };
+        if items(expression, "values").is_empty() {
+            faults.required(&at.field("values"), "");
+        }
+        let place = at.field("values");
+        let mut values = HashSet::new();
+        for (number, value) in items(expression, "values").iter().enumerate() {
+            if !values.insert(value.as_str()) {
+                faults.duplicate(&place.index(number), value);
+            }
+        }
+        let key = text(expression, "key");
+        if let Err(fault) = names::qualified(key) {
+            faults.invalid(&at.field("key"), get(expression, "key"), fault);
+        }
+        if !keys.insert(key) {
+            faults.duplicate(&at.field("key"), get(expression, "key"));
+        }
+    }
+}
+
+fn never(new: &Fields, old: &Fields, keys: &[&str], faults: &mut Faults) {
+    for key in keys {
+        if get(new, key) != get(old, key) {
+            faults.forbidden(&At::root(key), format!("updates to {key} are forbidden."));
+        }
+    }
+}
+
+/// A class is what it was made.
+pub(super) fn class_update(new: &Fields, old: &Fields, faults: &mut Faults) {
+    never(new, old, &["parameters", "provisioner", "reclaimPolicy"], faults);
+    let key = "volumeBindingMode";
+    faults.immutable(&At::root(key), get(new, key), get(old, key));
+}
+
+/// Checks a class of attributes.
+pub(super) fn attributes(fields: &Fields, faults: &mut Faults) {
+    provisioner(fields, "driverName", faults);
+    parameters(fields, true, faults);
+}
+
+/// A class of attributes is what it was made.
+pub(super) fn attributes_update(new: &Fields, old: &Fields, faults: &mut Faults) {
+    never(new, old, &["driverName", "parameters"], faults);
+}
+
+/// Checks an attachment.
+pub(super) fn attachment(fields: &Fields, faults: &mut Faults) {
+    let spec = spec(fields);
+    let at = At::root("spec");
+    match text(spec, "attacher") {
+        "" => faults.required(&at.field("attacher"), ""),
+        _ => driver_name(get(spec, "attacher"), &at.field("attacher"), faults),
+    }
+    let nothing = Fields::new();
+    let source = object(spec, "source").unwrap_or(&nothing);
+    let place = at.field("source");
+    let one = "must specify exactly one of inlineVolumeSpec and persistentVolumeName";
+    match (get(source, "inlineVolumeSpec").is_null(), get(source, "persistentVolumeName").as_str()) {
+        (true, None) => faults.required(&place, one),
+        (false, Some(_)) => faults.forbidden(&place, one),
+        (true, Some("")) => {
+            faults.required(&place.field("persistentVolumeName"), "must specify non empty persistentVolumeName");
+        }
+        (true, Some(_)) | (false, None) => {}
+    }
+    if let Err(fault) = names::subdomain(text(spec, "nodeName")) {
+        faults.invalid(&at.field("nodeName"), get(spec, "nodeName"), fault);
+    }
+}
+
+/// An attachment's spec stays.
+pub(super) fn attachment_update(new: &Fields, old: &Fields, faults: &mut Faults) {
+    faults.immutable(&At::root("spec"), get(new, "spec"), get(old, "spec"));
+}
+
+/// Checks a driver's name.
+pub(super) fn driver_name(name: &Value, at: &At<'_>, faults: &mut Faults) {
+    let own = name.as_str().unwrap_or_default();
+    if own.is_empty() {
+        return faults.required(at, "");
+    }
+    if own.len() > DRIVER {
+        faults.too_long(at, DRIVER);
+    }
+    if let Err(fault) = names::subdomain(&own.to_lowercase()) {
+        faults.invalid(at, name, fault);
+    }
+}
+
+/// Fills in a driver.
+pub(super) fn driver_defaults(fields: &mut Fields) {
+    let Some(spec) = object_mut(fields, "spec") else { return };
+    default_to(spec, "attachRequired", true);
+    for key in ["podInfoOnMount", "storageCapacity", "requiresRepublish", "seLinuxMount"] {
+        default_to(spec, key, false);
+    }
+    default_to(spec, "fsGroupPolicy", "ReadWriteOnceWithFSType");
+    if items(spec, "volumeLifecycleModes").is_empty() {
+        spec.insert("volumeLifecycleModes".to_owned(), json!(["Persistent"]));
+    }
+}
+
+/// Checks a driver.
+pub(super) fn driver(fields: &Fields, faults: &mut Faults) {
+    let root = At::root("metadata");
+    driver_name(get(metadata(fields), "name"), &root.field("name"), faults);
+    let spec = spec(fields);
+    let at = At::root("spec");
+    let policies = ["File", "None", "ReadWriteOnceWithFSType"];
+    faults.one_of(&at.field("fsGroupPolicy"), get(spec, "fsGroupPolicy"), &policies);
+    for mode in items(spec, "volumeLifecycleModes") {
+        faults.one_of(&at.field("volumeLifecycleModes"), mode, &["Ephemeral", "Persistent"]);
+    }
+    let place = at.field("tokenRequests");
+    let mut audiences = HashSet::new();
+    for (number, request) in items(spec, "tokenRequests").iter().enumerate() {
+        let (at, Some(request)) = (place.index(number), request.as_object()) else { continue };
+        if !audiences.insert(text(request, "audience")) {
+            faults.duplicate(&at.field("audience"), get(request, "audience"));
+        }
+        let seconds = get(request, "expirationSeconds");
+        let place = at.field("expirationSeconds");
+        match seconds.as_i64() {
+            Some(..600) => faults.invalid(&place, seconds, "may not specify a duration less than 10 minutes"),
+            Some(4_294_967_297..) => {
+                faults.invalid(&place, seconds, "may not specify a duration larger than 2^32 seconds");
+            }
+            Some(_) | None => {}
+        }
+    }
+}
+
+/// A driver keeps how it attaches and lives.
+pub(super) fn driver_update(new: &Fields, old: &Fields, faults: &mut Faults) {
+    let at = At::root("spec");
+    for key in ["attachRequired", "volumeLifecycleModes"] {
+        faults.immutable(&at.field(key), get(spec(new), key), get(spec(old), key));
+    }
+}
+
+/// Checks a node's drivers.
+pub(super) fn node(fields: &Fields, faults: &mut Faults) {
+    let root = At::root("spec");
+    let at = root.field("drivers");
+    let mut known = HashSet::new();
+    for (number, driver) in items(spec(fields), "drivers").iter().enumerate() {
+        let (at, Some(driver)) = (at.index(number), driver.as_object()) else { continue };
+        driver_name(get(driver, "name"), &at.field("name"), faults);
+        let id = text(driver, "nodeID");
+        if id.is_empty() {
+            faults.required(&at.field("nodeID"), "");
+        } else if id.len() > NODE_ID {
+            let text = format!("must be {NODE_ID} characters or less");
+            faults.invalid(&at.field("nodeID"), get(driver, "nodeID"), text);
+        }
+        let count = object(driver, "allocatable").map_or(&Value::Null, |room| get(room, "count"));
+        if count.as_i64().is_some_and(|count| count < 0) {
+            faults.invalid(&at.field("allocatable").field("count"), count, "must be greater than or equal to 0");
+        }
+        if !known.insert(text(driver, "name")) {
+            faults.duplicate(&at.field("name"), get(driver, "name"));
+        }
+        let place = at.field("topologyKeys");
+        let mut keys = HashSet::new();
+        for key in items(driver, "topologyKeys") {
+            let own = key.as_str().unwrap_or_default();
+            if own.is_empty() {
+                faults.required(&place, "");
+            } else if let Err(fault) = names::qualified(own) {
+                faults.invalid(&place, key, fault);
+            }
+            if !keys.insert(own) {
+                faults.duplicate(&place, key);
+            }
+        }
+    }
+}
+
+/// A driver of a node comes and goes as a whole; what it can attach may change.
+pub(super) fn node_update(new: &Fields, old: &Fields, faults: &mut Faults) {
+    let without_room = |driver: &Value| {
+        let mut driver = driver.as_object().cloned().unwrap_or_default();
+        driver.remove("allocatable");
+        driver
+    };
+    let root = At::root("spec");
+    let at = root.field("drivers");
+    for driver in items(spec(new), "drivers") {
+        let before = items(spec(old), "drivers").iter().find(|before| before.get("name") == driver.get("name"));
+        if before.is_some_and(|before| without_room(before) != without_room(driver)) {
+            faults.invalid(&at, driver, "field is immutable");
+        }
+    }
+}
+
+/// Checks what a driver has room for.
+pub(super) fn capacity(fields: &Fields, faults: &mut Faults) {
+    let at = At::root("storageClassName");
+    if let Err(fault) = names::subdomain(text(fields, "storageClassName")) {
+        faults.invalid(&at, get(fields, "storageClassName"), fault);
+    }
+    for key in ["capacity", "maximumVolumeSize"] {
+        let value = get(fields, key);
+        if value.as_str().and_then(Quantity::parse).is_some_and(Quantity::is_negative) {
+            faults.invalid(&At::root(key), value, "must be greater than or equal to 0");
+        }
+    }
+    labels::selector(object(fields, "nodeTopology"), &At::root("nodeTopology"), faults);
+}
+
+/// Room is told anew; of what, stays.
+pub(super) fn capacity_update(new: &Fields, old: &Fields, faults: &mut Faults) {
+    for key in ["nodeTopology", "storageClassName"] {
+        faults.immutable(&At::root(key), get(new, key), get(old, key));
+    }
+}
