@@ -31,6 +31,7 @@ pub mod record;
 pub mod resources;
 mod serve;
 mod server;
+mod snapshot;
 mod table;
 mod user;
 mod verbs;

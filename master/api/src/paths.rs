@@ -27,6 +27,7 @@ const TOLD: &[&str] = &[
     "/readyz/ping",
     "/readyz/shutdown",
     "/readyz/store",
+    "/snapshot",
     "/version",
 ];
 
@@ -39,6 +40,7 @@ pub(crate) fn counted(path: &str) -> &'static str {
         "readyz" => "/readyz",
         "metrics" => "/metrics",
         "version" => "/version",
+        "snapshot" => "/snapshot",
         "openapi" => "/openapi",
         "api" => "/api",
         "apis" => "/apis",
@@ -60,6 +62,7 @@ impl ApiServer {
             "healthz" | "livez" | "readyz" => self.health(trimmed, query).await,
             "metrics" if trimmed == "/metrics" => self.figures().await,
             "version" if trimmed == "/version" => value_answer(StatusCode::OK, &discovery::version(), Accept::JSON),
+            "snapshot" if trimmed == "/snapshot" => crate::snapshot::answer(self).await,
             "openapi" => self.inner.documents.answer(&self.inner.registry, trimmed, parts, query),
             "api" | "apis" => self.discover(parts, trimmed),
             _ => Err(no_resource()),

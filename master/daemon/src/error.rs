@@ -50,6 +50,22 @@ pub(crate) enum Error {
         #[source]
         source: master_store::StoreError,
     },
+    /// A snapshot.
+    #[error("the snapshot failed")]
+    Snapshot(#[source] master_store::SnapshotError),
+    /// A master runs, and nothing says how to ask it.
+    #[error("a master runs in {}: ask it with --kubeconfig FILE, an admin's", .0.display())]
+    Running(PathBuf),
+    /// A kubeconfig.
+    #[error("the kubeconfig {} cannot be used: {why}", path.display())]
+    Kubeconfig { path: PathBuf, why: String },
+    /// A running master.
+    #[error("the master at {server} did not give what was asked for")]
+    Remote {
+        server: String,
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// The attestation service.
     #[error("cannot set up attestation")]
     Attest(#[source] master_attest::Error),

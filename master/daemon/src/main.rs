@@ -6,14 +6,16 @@
 //!
 //! Tasks: the listener (one task a connection, owned by `master_api::serve`), the renewal of certificates, the
 //! attestation service, scheduler, controllers. All are owned by [`run::run`], which ends the listener first (drain)
-//! and then the rest. Enter there.
+//! and then the rest. Enter there. `master snapshot` and `master restore` are in [`snapshot`].
 
 mod dialer;
 mod error;
 mod kubeconfig;
+mod remote;
 mod run;
 mod serving;
 mod settings;
+mod snapshot;
 
 use clap::{Parser, Subcommand};
 pub(crate) use error::{Error, chain};
@@ -34,6 +36,18 @@ struct Cli {
 enum Command {
     /// Run the master in the foreground until SIGTERM or SIGINT.
     Run(RunArgs),
+    /// Write the whole store into a file, also while a master works with it.
+    ///
+    /// With --kubeconfig the file comes from a running master over the path /snapshot, which admins alone may read
+    /// (`kubectl get --raw /snapshot > FILE` does the same). With --data it is read from the folder of a master that
+    /// does not run; where one runs there, it is asked, with the admin's kubeconfig of the folder.
+    /// The file holds every object, Secrets too, as of one moment, but not the cluster's keys (DATA/ca).
+    Snapshot(snapshot::SnapshotArgs),
+    /// Make a store of a snapshot, in a data folder that has none.
+    ///
+    /// The snapshot is verified to its end before anything is written. The store's revisions go on far above the
+    /// snapshot's, so that clients that watched the lost store list anew.
+    Restore(snapshot::RestoreArgs),
 }
 
 /// How the master is run.
@@ -61,13 +75,14 @@ pub(crate) struct RunArgs {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let Command::Run(args) = cli.command;
     let filter = EnvFilter::try_from_env("PRATIQUE_LOG").unwrap_or_else(|_unset| EnvFilter::new("info"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().max_blocking_threads(16).build();
-    let outcome = match runtime {
-        Ok(runtime) => runtime.block_on(run::run(args)),
-        Err(source) => Err(Error::Runtime(source)),
+    let outcome = match (runtime, cli.command) {
+        (Ok(runtime), Command::Run(args)) => runtime.block_on(run::run(args)),
+        (Ok(runtime), Command::Snapshot(args)) => runtime.block_on(snapshot::snapshot(args)),
+        (Ok(_), Command::Restore(args)) => snapshot::restore(&args),
+        (Err(source), _) => Err(Error::Runtime(source)),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

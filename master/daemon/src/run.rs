@@ -23,12 +23,15 @@ use tokio_util::sync::CancellationToken;
 
 /// How long the master waits for the agent's socket: at boot both start together.
 const ATTESTOR_PATIENCE: Duration = Duration::from_secs(120);
+/// Open files at most: connections (see `ServeOptions`), twice, as each may go on to a node.
+const DESCRIPTORS: u64 = 65_536;
 /// Where the agent of a master machine looks for the root's pin.
 const CA_PIN: &str = "/run/pratique/ca-pin";
 
 /// Runs the master until it is told to end.
 pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     let settings = settings::load(&args.config)?;
+    more_descriptors();
     make_folder(&args.data)?;
     let attestor = args.attestor.as_deref().map(Attestor::new);
     let authority = open_authority(&args, &settings, attestor.clone()).await?;
@@ -55,6 +58,16 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
         );
     }
     operate(Parts { api, authority, serving, service, listener }).await
+}
+
+/// Each connection is a descriptor, and the usual soft limit of 1,024 is there for old programs only.
+fn more_descriptors() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, most)| setrlimit(Resource::RLIMIT_NOFILE, most.min(DESCRIPTORS), most));
+    if let Err(error) = raised {
+        tracing::warn!(%error, "the limit of open files could not be raised");
+    }
 }
 
 struct Parts {
@@ -200,7 +213,7 @@ fn terms(
     })
 }
 
-fn make_folder(path: &Path) -> Result<(), Error> {
+pub(crate) fn make_folder(path: &Path) -> Result<(), Error> {
     use std::os::unix::fs::DirBuilderExt as _;
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|source| Error::File {
         what: "make",

@@ -65,7 +65,7 @@ async fn one_call(store: &EmbeddedStore, values: &AtomicU64, client: u64, random
     let bytes = Bytes::from(value.to_string());
     let (op, told) = match &entry {
         None => (Op::create(&key, bytes), format!("create {value}")),
-        Some(entry) if next(random) % 5 == 0 => {
+        Some(entry) if next(random).is_multiple_of(5) => {
             (Op::delete(&key, entry.modified), format!("delete {}", number(&entry.value)))
         }
         Some(entry) => (Op::update(&key, entry.modified, bytes), format!("update {} {value}", number(&entry.value))),
@@ -182,13 +182,13 @@ async fn transactions_over_keys_are_linearizable() {
                 history.lock().unwrap().push(Timed { call: Joint::Read(seen.clone()), began, ended });
                 let (mut ops, mut parts) = (Vec::new(), Vec::new());
                 for key in 0..3u8 {
-                    if next(&mut random) % 3 == 0 {
+                    if next(&mut random).is_multiple_of(3) {
                         continue;
                     }
                     let name = format!("j/{key}");
                     let entry = entries.iter().find(|entry| *entry.key == *name);
                     let expect = entry.map_or(Expect::Absent, |entry| Expect::Revision(entry.modified));
-                    let value = (next(&mut random) % 4 > 0).then(|| values.fetch_add(1, Ordering::Relaxed));
+                    let value = (!next(&mut random).is_multiple_of(4)).then(|| values.fetch_add(1, Ordering::Relaxed));
                     let action = value.map_or(Action::Delete, |value| Action::Put(value.to_string().into()));
                     parts.push((key, seen.get(&key).copied(), value));
                     ops.push(Op { key: name.as_str().into(), expect, action });

@@ -1,0 +1,47 @@
+//! `/snapshot`: the whole store as a file, for admins. `kubectl get --raw /snapshot > FILE` is a backup.
+//!
+//! It holds every object, Secrets too, as of one revision, and is made while the master works: the objects are shared
+//! with the store, and beside them one piece of the file is held. A caller that breaks off leaves a file that
+//! `master restore` refuses.
+
+use crate::error::{ApiError, Reason};
+use crate::server::{ApiServer, Body};
+use crate::verbs::store_error;
+use bytes::Bytes;
+use futures_util::stream;
+use http::{HeaderValue, Response, header};
+use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody};
+use master_store::SnapshotBytes;
+use std::convert::Infallible;
+use std::sync::Arc;
+use tokio::sync::Semaphore;
+
+/// Snapshots at once: each keeps alive what the store meanwhile forgets.
+const AT_ONCE: usize = 2;
+
+/// Room for snapshots.
+pub(crate) fn room() -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(AT_ONCE))
+}
+
+/// The store as a file.
+pub(crate) async fn answer(api: &ApiServer) -> Result<Response<Body>, ApiError> {
+    let permit = api.inner.snapshots.clone().try_acquire_owned().map_err(|error| {
+        ApiError::new(Reason::TooManyRequests, format!("other snapshots are being taken: {error}")).retry_after(5)
+    })?;
+    let everything = api.inner.store.everything().await.map_err(store_error)?;
+    let pieces = SnapshotBytes::new(everything)
+        .map_err(|error| ApiError::new(Reason::InternalError, format!("a snapshot cannot be begun: {error}")))?;
+    let frames = stream::iter(pieces.map(move |piece: Bytes| {
+        // Held as long as pieces are asked for.
+        let _held = &permit;
+        Ok::<_, Infallible>(Frame::data(piece))
+    }));
+    let body = StreamBody::new(frames).map_err(|never: Infallible| match never {}).boxed_unsync();
+    let mut response = Response::new(body);
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Ok(response)
+}

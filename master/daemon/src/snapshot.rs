@@ -1,0 +1,146 @@
+//! `master snapshot` and `master restore`: the store as a file, and back.
+
+use crate::{Error, remote};
+use bytes::Bytes;
+use master_store::{
+    EmbeddedStore, SnapshotBytes, SnapshotSummary, Store as _, StoreError, restore_snapshot, verify_snapshot,
+};
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+/// What to take a snapshot of.
+#[derive(Debug, clap::Args)]
+pub(crate) struct SnapshotArgs {
+    /// The data folder of the master.
+    #[arg(long, required_unless_present = "kubeconfig", conflicts_with = "kubeconfig")]
+    data: Option<PathBuf>,
+    /// An admin's kubeconfig: its current context names the master and says who asks.
+    #[arg(long)]
+    kubeconfig: Option<PathBuf>,
+    /// The master's address, https://HOST:PORT, where it is not the kubeconfig's.
+    #[arg(long, requires = "kubeconfig")]
+    server: Option<String>,
+    /// The file to write; it must not exist.
+    #[arg(long)]
+    out: PathBuf,
+}
+
+/// What to restore.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RestoreArgs {
+    /// The snapshot.
+    #[arg(long)]
+    from: PathBuf,
+    /// The data folder of the master to be; it must hold no store.
+    #[arg(long)]
+    data: PathBuf,
+}
+
+fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+    let path = path.to_owned();
+    move |source| Error::File { what, path, source }
+}
+
+/// Takes a snapshot.
+pub(crate) async fn snapshot(args: SnapshotArgs) -> Result<(), Error> {
+    if args.out.exists() {
+        let taken = io::Error::from(io::ErrorKind::AlreadyExists);
+        return Err(failed("write over", &args.out)(taken));
+    }
+    // Whoever sees the file sees a whole one; it holds secrets.
+    let mut name = args.out.clone().into_os_string();
+    name.push(".unfinished");
+    let part = PathBuf::from(name);
+    let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&part);
+    let mut file = file.map_err(failed("write", &part))?;
+    let outcome = fill(&args, &mut file, &part).await.and_then(|()| {
+        let summary = verify_snapshot(&part).map_err(Error::Snapshot)?;
+        file.sync_all().and_then(|()| std::fs::rename(&part, &args.out)).map_err(failed("write", &args.out))?;
+        Ok(summary)
+    });
+    match outcome {
+        Ok(summary) => {
+            tell("snapshot taken", &args.out, summary);
+            Ok(())
+        }
+        Err(error) => {
+            // What is there is of no use.
+            std::fs::remove_file(&part).ok();
+            Err(error)
+        }
+    }
+}
+
+fn tell(what: &str, path: &Path, summary: SnapshotSummary) {
+    let SnapshotSummary { revision, entries, bytes, .. } = summary;
+    tracing::info!(file = %path.display(), revision, objects = entries, bytes, "{what}");
+}
+
+async fn fill(args: &SnapshotArgs, file: &mut File, path: &Path) -> Result<(), Error> {
+    let mut put = |piece: Bytes| file.write_all(&piece).map_err(failed("write", path));
+    if let Some(kubeconfig) = &args.kubeconfig {
+        return remote::download(kubeconfig, args.server.as_deref(), "/snapshot", &mut put).await;
+    }
+    let data = args.data.clone().unwrap_or_default();
+    let folder = data.join("store");
+    if !folder.is_dir() {
+        return Err(failed("find the store in", &folder)(io::Error::from(io::ErrorKind::NotFound)));
+    }
+    match EmbeddedStore::open(&folder) {
+        Ok(store) => {
+            let everything =
+                store.everything().await.map_err(|source| Error::Store { path: folder.clone(), source })?;
+            SnapshotBytes::new(everything).map_err(failed("begin", path))?.try_for_each(put)
+        }
+        Err(StoreError::Locked(_)) => {
+            let kubeconfig = data.join("admin.kubeconfig");
+            if !kubeconfig.exists() {
+                return Err(Error::Running(data));
+            }
+            remote::download(&kubeconfig, None, "/snapshot", &mut put).await
+        }
+        Err(source) => Err(Error::Store { path: folder, source }),
+    }
+}
+
+/// Makes a store of a snapshot.
+pub(crate) fn restore(args: &RestoreArgs) -> Result<(), Error> {
+    let folder = args.data.join("store");
+    let summary = verify_snapshot(&args.from).map_err(Error::Snapshot)?;
+    crate::run::make_folder(&folder)?;
+    restore_snapshot(&args.from, &folder).map_err(Error::Snapshot)?;
+    tell("store restored", &folder, summary);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use master_store::Op;
+
+    fn args(data: &Path, out: &Path) -> SnapshotArgs {
+        SnapshotArgs { data: Some(data.to_owned()), kubeconfig: None, server: None, out: out.to_owned() }
+    }
+
+    #[tokio::test]
+    async fn a_store_that_no_master_runs_goes_into_a_file_and_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let (one, two, file) = (dir.path().join("one"), dir.path().join("two"), dir.path().join("file"));
+        let store = EmbeddedStore::open(&one.join("store")).unwrap();
+        store.commit(vec![Op::create("a/b", Bytes::from("c"))]).await.unwrap();
+        assert!(matches!(snapshot(args(&one, &file)).await, Err(Error::Running(_))), "it is in use");
+        drop(store);
+        snapshot(args(&one, &file)).await.unwrap();
+        assert!(matches!(snapshot(args(&one, &file)).await, Err(Error::File { .. })), "it is not written over");
+        let restored = RestoreArgs { from: file, data: two.clone() };
+        restore(&restored).unwrap();
+        assert!(matches!(restore(&restored), Err(Error::Snapshot(_))), "there is a store now");
+        let store = EmbeddedStore::open(&two.join("store")).unwrap();
+        assert_eq!(store.get("a/b").await.unwrap().entry.unwrap().value, "c");
+        let none = dir.path().join("none");
+        assert!(snapshot(args(&none, &dir.path().join("other"))).await.is_err() && !none.exists());
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 3, "nothing unfinished stays behind");
+    }
+}
