@@ -41,7 +41,8 @@ pub(crate) fn encode(kind: &Kind, mut object: Fields) -> Result<Bytes, ApiError>
     let mut bytes = Vec::with_capacity(1024);
     let written = write_parts(&mut bytes, &metadata, &object);
     written.map_err(|error| ApiError::new(Reason::InternalError, format!("an object cannot be encoded: {error}")))?;
-    Ok(bytes.into())
+    // Kept for long, in great numbers: as large as needed and not larger.
+    Ok(bytes.into_boxed_slice().into())
 }
 
 fn write_parts(bytes: &mut Vec<u8>, metadata: &Fields, rest: &Fields) -> Result<(), serde_json::Error> {
@@ -166,6 +167,21 @@ pub(crate) fn parts(kind: &Kind, entry: &Entry) -> Result<(Vec<u8>, Bytes), ApiE
 
 /// As [`parts`], at another revision than the entry's own (deletion events carry the deletion's).
 pub(crate) fn parts_at(kind: &Kind, entry: &Entry, revision: u64) -> Result<(Vec<u8>, Bytes), ApiError> {
+    let kept = kept(kind, entry)?;
+    let mut head = head(kind).into_bytes();
+    // Writing to a Vec doesn't fail.
+    let _infallible = write!(head, r#"{revision}","#);
+    Ok((head, kept))
+}
+
+/// What every object of a kind begins with, up to its revision.
+pub(crate) fn head(kind: &Kind) -> String {
+    let (name, version) = (&kind.kind, kind.api_version());
+    format!(r#"{{"kind":"{name}","apiVersion":"{version}","metadata":{{"resourceVersion":""#)
+}
+
+/// The part of an entry's bytes behind the brace of the metadata; shared, not copied, where no field is renamed.
+pub(crate) fn kept(kind: &Kind, entry: &Entry) -> Result<Bytes, ApiError> {
     let renamed;
     let kept = if kind.renames.is_empty() {
         &entry.value
@@ -176,15 +192,7 @@ pub(crate) fn parts_at(kind: &Kind, entry: &Entry, revision: u64) -> Result<(Vec
     if !kept.starts_with(START) || kept.get(START.len()) == Some(&b'}') {
         return Err(ApiError::new(Reason::InternalError, format!("the stored object {} has no metadata", entry.key)));
     }
-    let mut head = Vec::with_capacity(128);
-    // Writing to a Vec doesn't fail.
-    let _infallible = write!(
-        head,
-        r#"{{"kind":"{}","apiVersion":"{}","metadata":{{"resourceVersion":"{revision}","#,
-        kind.kind,
-        kind.api_version(),
-    );
-    Ok((head, kept.slice(START.len()..)))
+    Ok(kept.slice(START.len()..))
 }
 
 /// The bytes with fields under their served names.

@@ -4,7 +4,7 @@ use config_kube::{Machine, MachineState};
 use master_api::{DenyList, Peer, UserInfo};
 use master_ca::NodeExtension;
 use std::collections::HashMap;
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
@@ -39,12 +39,39 @@ impl Standing {
 #[derive(Debug)]
 pub struct MachineDenyList {
     standings: RwLock<HashMap<String, Standing>>,
+    /// What certificates say that were met before, by their bytes.
+    noted: RwLock<HashMap<Box<[u8]>, Arc<Noted>>>,
     changed: watch::Sender<u64>,
+}
+
+/// What a certificate says that matters here. Read once: every request on a connection shows the same one.
+#[derive(Debug)]
+struct Noted {
+    /// Its end, in seconds since 1970.
+    end: Option<u64>,
+    /// The Machine that it was issued to, where it is a node's.
+    machine: Option<String>,
+}
+
+/// Certificates that are remembered at most; then memory starts anew.
+const NOTED: usize = 8192;
+
+impl Noted {
+    fn of(certificate: &[u8]) -> Self {
+        let parsed = X509Certificate::from_der(certificate).ok();
+        let end = parsed.map(|(_, parsed)| u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or(0));
+        let machine = NodeExtension::of_certificate(certificate).map(|extension| extension.machine_uid);
+        Self { end, machine }
+    }
+
+    fn expired(&self, now: SystemTime) -> bool {
+        self.end.is_some_and(|end| crate::exchange::seconds(now) > end)
+    }
 }
 
 impl Default for MachineDenyList {
     fn default() -> Self {
-        Self { standings: RwLock::default(), changed: watch::Sender::new(0) }
+        Self { standings: RwLock::default(), noted: RwLock::default(), changed: watch::Sender::new(0) }
     }
 }
 
@@ -89,6 +116,19 @@ impl MachineDenyList {
         }
     }
 
+    fn noted(&self, certificate: &[u8]) -> Arc<Noted> {
+        if let Some(noted) = self.noted.read().unwrap_or_else(PoisonError::into_inner).get(certificate) {
+            return noted.clone();
+        }
+        let fresh = Arc::new(Noted::of(certificate));
+        let mut noted = self.noted.write().unwrap_or_else(PoisonError::into_inner);
+        if noted.len() >= NOTED {
+            noted.clear();
+        }
+        noted.insert(certificate.into(), fresh.clone());
+        fresh
+    }
+
     fn verdict(&self, uid: &str) -> Option<String> {
         match self.standings.read().unwrap_or_else(PoisonError::into_inner).get(uid) {
             Some(Standing::Admitted) => None,
@@ -102,24 +142,17 @@ impl MachineDenyList {
 impl DenyList for MachineDenyList {
     fn denied(&self, _user: &UserInfo, peer: &Peer) -> Option<String> {
         let leaf = peer.certificates.first()?;
-        if expired(leaf, SystemTime::now()) {
+        let noted = self.noted(leaf);
+        if noted.expired(SystemTime::now()) {
             // TLS looked at the handshake; a connection lives on.
             return Some("the certificate has expired".to_owned());
         }
-        let extension = NodeExtension::of_certificate(leaf)?;
-        self.verdict(&extension.machine_uid)
+        self.verdict(noted.machine.as_ref()?)
     }
 
     fn changed(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
     }
-}
-
-fn expired(certificate: &[u8], now: SystemTime) -> bool {
-    X509Certificate::from_der(certificate).is_ok_and(|(_, parsed)| {
-        let end = u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or(0);
-        crate::exchange::seconds(now) > end
-    })
 }
 
 #[cfg(test)]
@@ -145,6 +178,18 @@ mod tests {
         retired.spec.retired = true;
         list.set(&retired);
         assert!(list.verdict("a").is_some());
+    }
+
+    #[test]
+    fn what_is_remembered_of_certificates_is_limited() {
+        let list = MachineDenyList::default();
+        for number in 0..NOTED + 10 {
+            let noted = list.noted(&number.to_be_bytes());
+            assert!(noted.end.is_none() && noted.machine.is_none() && !noted.expired(SystemTime::now()));
+        }
+        assert!(list.noted.read().unwrap().len() <= NOTED);
+        let ended = Noted { end: Some(5), machine: None };
+        assert!(ended.expired(SystemTime::now()) && !ended.expired(SystemTime::UNIX_EPOCH));
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod managed_scale;
 mod options;
 mod page;
 mod patch;
+mod pieces;
 mod proxy;
 mod read;
 mod review;

@@ -2,6 +2,7 @@
 
 use super::answer::{json_bytes, value_answer};
 use super::page::Page;
+use super::pieces::Pieces;
 use super::{Call, store_error};
 use crate::accept::Form;
 use crate::error::{ApiError, Reason};
@@ -94,7 +95,7 @@ pub(super) fn answer(call: &Call, page: &Page) -> Result<Response<Body>, ApiErro
     let objects = page.entries.iter().map(|entry| read(&call.kind, entry));
     let list = match accept.form {
         Form::Object if !accept.yaml => {
-            return Ok(json_bytes(StatusCode::OK, list_bytes(call, &page.entries, &metadata)?));
+            return list_bytes(call, &page.entries, &metadata);
         }
         Form::Object => {
             let items = objects.collect::<Result<Vec<_>, _>>()?;
@@ -121,20 +122,12 @@ pub(super) fn answer(call: &Call, page: &Page) -> Result<Response<Body>, ApiErro
 }
 
 /// A list's JSON, put together from the stored bytes.
-fn list_bytes(call: &Call, entries: &[Entry], metadata: &Value) -> Result<Vec<u8>, ApiError> {
-    let size: usize = entries.iter().map(|entry| entry.value.len() + 96).sum();
-    let mut bytes = Vec::with_capacity(size + 256);
+fn list_bytes(call: &Call, entries: &[Entry], metadata: &Value) -> Result<Response<Body>, ApiError> {
     let (kind, version) = (&call.kind.kind, call.kind.api_version());
-    let head = format!(r#"{{"kind":"{kind}List","apiVersion":"{version}","metadata":{metadata},"items":["#);
-    bytes.extend_from_slice(head.as_bytes());
-    for (number, entry) in entries.iter().enumerate() {
-        if number > 0 {
-            bytes.push(b',');
-        }
-        let (head, kept) = object::parts(&call.kind, entry)?;
-        bytes.extend_from_slice(&head);
-        bytes.extend_from_slice(&kept);
-    }
-    bytes.extend_from_slice(b"]}\n");
-    Ok(bytes)
+    let start = format!(r#"{{"kind":"{kind}List","apiVersion":"{version}","metadata":{metadata},"items":["#);
+    let kept = |entry: &Entry| Ok((entry.modified, object::kept(&call.kind, entry)?));
+    let items = entries.iter().map(kept).collect::<Result<Vec<_>, ApiError>>()?;
+    let mut response = json_bytes(StatusCode::OK, Vec::new());
+    *response.body_mut() = Pieces::new(start.into(), object::head(&call.kind).into(), items).body();
+    Ok(response)
 }

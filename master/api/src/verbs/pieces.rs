@@ -1,0 +1,124 @@
+//! A list's body: put together from the stored bytes piece by piece, as the client takes it.
+//!
+//! A list of megabytes made in one go costs more in fresh memory than in copying, and is held once for each client.
+//! The size is known beforehand, so that the answer has a length and may be compressed like any other.
+
+use crate::server::{Body, BodyError};
+use bytes::{BufMut, Bytes, BytesMut};
+use http_body::{Frame, SizeHint};
+use http_body_util::BodyExt;
+use std::fmt::Write as _;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// Bytes of a piece, about: four TLS records.
+const PIECE: usize = 64 << 10;
+/// What follows the last item.
+const END: &[u8] = b"]}\n";
+
+/// An item: its revision, and its kept bytes, which are the store's own.
+pub(super) type Item = (u64, Bytes);
+
+/// The body.
+#[derive(Debug)]
+pub(super) struct Pieces {
+    /// What comes before the items; taken by the first piece.
+    start: Bytes,
+    /// What each item begins with, up to its revision.
+    head: Bytes,
+    items: std::vec::IntoIter<Item>,
+    first: bool,
+    left: u64,
+}
+
+/// Digits of a number.
+fn digits(number: u64) -> u64 {
+    number.checked_ilog10().map_or(1, |log| u64::from(log) + 1)
+}
+
+impl Pieces {
+    /// A list that begins with `start`, of `items` that each begin with `head`.
+    pub(super) fn new(start: Bytes, head: Bytes, items: Vec<Item>) -> Self {
+        // Each item: the head, the revision, `",`, what is kept; and a comma before all but the first.
+        let own = head.len() as u64 + 2;
+        let all: u64 = items.iter().map(|(revision, kept)| own + digits(*revision) + kept.len() as u64).sum();
+        let commas = (items.len() as u64).saturating_sub(1);
+        let left = start.len() as u64 + all + commas + END.len() as u64;
+        Self { start, head, items: items.into_iter(), first: true, left }
+    }
+
+    /// As a body.
+    pub(super) fn body(self) -> Body {
+        self.boxed_unsync()
+    }
+
+    fn piece(&mut self) -> Bytes {
+        let mut piece = BytesMut::with_capacity(usize::try_from(self.left).unwrap_or(PIECE).min(PIECE + (8 << 10)));
+        piece.put_slice(&std::mem::take(&mut self.start));
+        while piece.len() < PIECE {
+            let Some((revision, kept)) = self.items.next() else {
+                piece.put_slice(END);
+                break;
+            };
+            if !std::mem::take(&mut self.first) {
+                piece.put_u8(b',');
+            }
+            piece.put_slice(&self.head);
+            // Writing to memory doesn't fail.
+            let _infallible = write!(piece, "{revision}\",");
+            piece.put_slice(&kept);
+        }
+        self.left = self.left.saturating_sub(piece.len() as u64);
+        piece.freeze()
+    }
+}
+
+impl http_body::Body for Pieces {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        Poll::Ready((self.left > 0).then(|| Ok(Frame::data(self.piece()))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.left == 0
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.left)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http_body::Body as _;
+
+    async fn whole(count: u64, size: usize) -> (u64, Bytes) {
+        let kept = Bytes::from(format!("\"pad\":\"{}\"}}}}", "x".repeat(size)));
+        let items = (0..count).map(|number| (number * number * 97, kept.clone())).collect();
+        let start = Bytes::from_static(br#"{"items":["#);
+        let head = Bytes::from_static(br#"{"metadata":{"resourceVersion":""#);
+        let pieces = Pieces::new(start, head, items);
+        let said = pieces.size_hint().exact().unwrap();
+        (said, pieces.collect().await.unwrap().to_bytes())
+    }
+
+    #[tokio::test]
+    async fn lists_of_any_size_are_whole_and_as_long_as_said() {
+        for (count, size) in [(0, 0), (1, 0), (2, 10), (70, 1000), (1000, 1500), (3, 200_000)] {
+            let (said, bytes) = whole(count, size).await;
+            assert_eq!(said, bytes.len() as u64, "{count} items of {size}");
+            let value: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
+            let items = value["items"].as_array().unwrap();
+            assert_eq!(items.len() as u64, count);
+            for (number, item) in (0..count).zip(items) {
+                assert_eq!(item["metadata"]["resourceVersion"], (number * number * 97).to_string());
+            }
+        }
+    }
+}
