@@ -109,6 +109,18 @@ pub async fn get<T: DeserializeOwned>(api: &dyn Api, path: String) -> Result<T, 
     serde_json::from_slice(&api.call(call).await?).map_err(ApiError::Decode)
 }
 
+/// POST of one object whose answer is one.
+pub async fn post<T: DeserializeOwned>(
+    api: &dyn Api,
+    path: String,
+    content_type: &'static str,
+    body: &impl serde::Serialize,
+) -> Result<T, ApiError> {
+    let body = serde_json::to_vec(body).map_err(ApiError::Decode)?;
+    let answer = api.call(Call { method: Method::POST, path, content_type, body: body.into() }).await?;
+    serde_json::from_slice(&answer).map_err(ApiError::Decode)
+}
+
 /// A request with a JSON body whose answer doesn't matter.
 pub async fn send(
     api: &dyn Api,

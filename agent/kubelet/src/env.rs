@@ -1,6 +1,7 @@
 //! A container's environment: values, references to config maps, secrets and the pod itself, and `$(NAME)`.
 
 use crate::qos;
+use crate::tokens::Tokens;
 use config_kube::k8s_openapi::ByteString;
 use config_kube::k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVarSource, Pod, ResourceFieldSelector, Secret};
 use config_kube::quantity::Amount;
@@ -13,6 +14,7 @@ pub(crate) struct Sources {
     /// By name; `None` for one that isn't there.
     pub(crate) config_maps: BTreeMap<String, Option<ConfigMap>>,
     pub(crate) secrets: BTreeMap<String, Option<Secret>>,
+    pub(crate) tokens: Tokens,
     pub(crate) addresses: Vec<IpAddr>,
     /// The node's allocatable amounts: limits of containers that have none.
     pub(crate) allocatable: BTreeMap<&'static str, Amount>,

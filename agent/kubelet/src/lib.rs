@@ -32,10 +32,11 @@ mod server;
 mod simulation;
 mod status;
 mod support;
+mod tokens;
 mod volumes;
 mod worker;
 
-pub use api::{Answer, Api, ApiError, Call, JSON, Lines, STRATEGIC_MERGE, get, send};
+pub use api::{Answer, Api, ApiError, Call, JSON, Lines, STRATEGIC_MERGE, get, post, send};
 pub use config::{Config, DEFAULT_MAX_PODS, PORT};
 pub use kubelet::Kubelet;
 pub use server::{Server, serve};

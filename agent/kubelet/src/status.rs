@@ -66,7 +66,7 @@ pub(crate) fn status(
         Some(End::Over | End::Deleted) | None => (old.reason.clone(), old.message.clone()),
     };
     let conditions = scene.conditions(&phase, &mains, old.conditions.as_deref().unwrap_or_default());
-    let all: Vec<String> = one_of_each_family(addresses).map(|ip| ip.to_string()).collect();
+    let all: Vec<String> = one_of_each_family(addresses).map(ToString::to_string).collect();
     let host = all.first().cloned();
     PodStatus {
         phase: Some(phase),

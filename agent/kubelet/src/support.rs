@@ -105,6 +105,12 @@ fn is_grpc(probe: &Probe) -> bool {
 }
 
 fn volume_fault(volume: &Volume) -> Option<String> {
+    if let Some(projected) = &volume.projected {
+        let sources = || projected.sources.iter().flatten();
+        let missing = sources().any(|source| source.cluster_trust_bundle.is_some() || source.pod_certificate.is_some());
+        let text = "cluster trust bundles and pod certificates are not available yet";
+        return missing.then(|| format!("volume {}: {text}", volume.name));
+    }
     let downward = volume.downward_api.is_some();
     let known = volume.empty_dir.is_some() || volume.host_path.is_some() || volume.config_map.is_some();
     if known || volume.secret.is_some() || downward {
@@ -113,7 +119,9 @@ fn volume_fault(volume: &Volume) -> Option<String> {
         return fault.then(|| format!("volume {}: emptyDir medium {medium} is not available yet", volume.name));
     }
     let name = &volume.name;
-    Some(format!("volume {name}: only emptyDir, hostPath, configMap, secret and downwardAPI are available yet"))
+    Some(format!(
+        "volume {name}: only emptyDir, hostPath, configMap, secret, downwardAPI and projected are available yet"
+    ))
 }
 
 #[cfg(test)]
@@ -152,7 +160,7 @@ mod tests {
             ("/initContainers", json!([{"name": "s", "restartPolicy": "Always"}])),
             ("/shareProcessNamespace", json!(true)),
             ("/imagePullSecrets", json!([{"name": "s"}])),
-            ("/volumes", json!([{"name": "v", "projected": {"sources": []}}])),
+            ("/volumes", json!([{"name": "v", "projected": {"sources": [{"clusterTrustBundle": {"path": "b"}}]}}])),
             ("/volumes", json!([{"name": "v", "emptyDir": {"medium": "Memory"}}])),
         ];
         for (place, value) in cases {

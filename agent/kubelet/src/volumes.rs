@@ -4,9 +4,11 @@
 //! the current one and is swapped in one step, so that a container sees all of an update or nothing of it.
 
 use crate::env::{Sources, pod_field, resource_field};
+use crate::tokens::TokenKind;
 use config_kube::k8s_openapi::ByteString;
 use config_kube::k8s_openapi::api::core::v1::{
-    ConfigMap, DownwardAPIVolumeSource, HostPathVolumeSource, KeyToPath, Pod, Secret, Volume,
+    ConfigMap, DownwardAPIVolumeFile, HostPathVolumeSource, KeyToPath, Pod, ProjectedVolumeSource, Secret, Volume,
+    VolumeProjection,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -44,9 +46,21 @@ struct Entry {
 /// Names of the config maps and secrets that a pod's volumes need.
 pub(crate) fn needs(pod: &Pod) -> (BTreeSet<String>, BTreeSet<String>) {
     let volumes = || volumes(pod).iter();
-    let maps = volumes().filter_map(|volume| volume.config_map.as_ref()).map(|source| source.name.clone()).collect();
-    let secrets = volumes().filter_map(|volume| volume.secret.as_ref()?.secret_name.clone()).collect();
-    (maps, secrets)
+    let maps = volumes().filter_map(|volume| volume.config_map.as_ref()).map(|source| source.name.clone());
+    let maps = maps.chain(projections(pod).filter_map(|source| source.config_map.as_ref()).map(|map| map.name.clone()));
+    let secrets = volumes().filter_map(|volume| volume.secret.as_ref()?.secret_name.clone());
+    let projected = projections(pod).filter_map(|source| source.secret.as_ref()).map(|secret| secret.name.clone());
+    (maps.collect(), secrets.chain(projected).collect())
+}
+
+/// The tokens that a pod's volumes need.
+pub(crate) fn tokens(pod: &Pod) -> Vec<TokenKind> {
+    projections(pod).filter_map(|source| source.service_account_token.as_ref()).map(TokenKind::from).collect()
+}
+
+fn projections(pod: &Pod) -> impl Iterator<Item = &VolumeProjection> {
+    let projected = volumes(pod).iter().filter_map(|volume| volume.projected.as_ref());
+    projected.flat_map(|projected| projected.sources.iter().flatten())
 }
 
 fn volumes(pod: &Pod) -> &[Volume] {
@@ -102,7 +116,9 @@ fn prepare_one(
         let data = found(secret.map(secret_data), "secret", &name, source.optional)?;
         ("secret", chosen(data, source.items.as_deref(), source.default_mode, source.optional)?)
     } else if let Some(source) = &volume.downward_api {
-        ("downward-api", downward(pod, source, sources)?)
+        ("downward-api", downward(pod, source.items.as_deref(), source.default_mode, sources)?)
+    } else if let Some(source) = &volume.projected {
+        ("projected", projected(pod, source, sources, group)?)
     } else {
         return Err("its kind is not available yet".to_owned());
     };
@@ -151,9 +167,49 @@ fn chosen(
     Ok(entries)
 }
 
-fn downward(pod: &Pod, source: &DownwardAPIVolumeSource, sources: &Sources) -> Result<Vec<Entry>, String> {
+/// What several sources put into one folder; of two files of one path the later stays.
+fn projected(
+    pod: &Pod,
+    volume: &ProjectedVolumeSource,
+    sources: &Sources,
+    group: Option<u32>,
+) -> Result<Vec<Entry>, String> {
+    let mode = volume.default_mode;
+    let mut files: BTreeMap<String, Entry> = BTreeMap::new();
+    for source in volume.sources.iter().flatten() {
+        let mut entries = Vec::new();
+        if let Some(source) = &source.config_map {
+            let map = sources.config_maps.get(&source.name).and_then(Option::as_ref);
+            let data = found(map.map(map_data), "configmap", &source.name, source.optional)?;
+            entries.extend(chosen(data, source.items.as_deref(), mode, source.optional)?);
+        }
+        if let Some(source) = &source.secret {
+            let secret = sources.secrets.get(&source.name).and_then(Option::as_ref);
+            let data = found(secret.map(secret_data), "secret", &source.name, source.optional)?;
+            entries.extend(chosen(data, source.items.as_deref(), mode, source.optional)?);
+        }
+        if let Some(source) = &source.downward_api {
+            entries.extend(downward(pod, source.items.as_deref(), mode, sources)?);
+        }
+        if let Some(source) = &source.service_account_token {
+            let text = sources.tokens.get(&TokenKind::from(source)).ok_or("its token is not there")?;
+            // With a group of its own, the volume need not be everybody's (upstream's rule).
+            let mode = if group.is_some() { 0o600 } else { mode.unwrap_or(DEFAULT_MODE).cast_unsigned() & 0o777 };
+            entries.push(Entry { path: source.path.clone(), mode, bytes: text.as_bytes().to_vec() });
+        }
+        files.extend(entries.into_iter().map(|entry| (entry.path.clone(), entry)));
+    }
+    Ok(files.into_values().collect())
+}
+
+fn downward(
+    pod: &Pod,
+    items: Option<&[DownwardAPIVolumeFile]>,
+    default_mode: Option<i32>,
+    sources: &Sources,
+) -> Result<Vec<Entry>, String> {
     let mut entries = Vec::new();
-    for item in source.items.iter().flatten() {
+    for item in items.unwrap_or_default() {
         let text = match (&item.field_ref, &item.resource_field_ref) {
             (Some(field), _) => pod_field(pod, &field.field_path, &sources.addresses)?,
             (None, Some(field)) => {
@@ -163,7 +219,7 @@ fn downward(pod: &Pod, source: &DownwardAPIVolumeSource, sources: &Sources) -> R
             }
             (None, None) => return Err(format!("file {:?} names no field", item.path)),
         };
-        let mode = item.mode.or(source.default_mode).unwrap_or(DEFAULT_MODE).cast_unsigned() & 0o777;
+        let mode = item.mode.or(default_mode).unwrap_or(DEFAULT_MODE).cast_unsigned() & 0o777;
         entries.push(Entry { path: item.path.clone(), mode, bytes: text.into_bytes() });
     }
     Ok(entries)
@@ -336,6 +392,32 @@ mod tests {
         let place = prepare(&pod(volume), dir.path(), &sources(&json!({"a": "1", "b": "2"}))).unwrap()["v"].clone();
         assert_eq!(fs::metadata(place.join("sub/x")).unwrap().permissions().mode() & 0o777, 0o400);
         assert!(!place.join("b").exists());
+    }
+
+    #[test]
+    fn a_projected_volume_holds_the_files_of_all_its_sources() {
+        let dir = tempfile::tempdir().unwrap();
+        let volume = json!({"projected": {"defaultMode": 0o400, "sources": [
+            {"configMap": {"name": "m", "items": [{"key": "a", "path": "ca.crt"}]}},
+            {"downwardAPI": {"items": [{"path": "name", "fieldRef": {"fieldPath": "metadata.name"}}]}},
+            {"secret": {"name": "s", "optional": true}},
+        ]}});
+        let pod = pod(volume);
+        assert_eq!(needs(&pod), (["m".to_owned()].into(), ["s".to_owned()].into()));
+        let place = prepare(&pod, dir.path(), &sources(&json!({"a": "1", "b": "2"}))).unwrap()["v"].clone();
+        assert_eq!(fs::read_to_string(place.join("ca.crt")).unwrap(), "1");
+        assert_eq!(fs::read_to_string(place.join("name")).unwrap(), "p");
+        assert_eq!(fs::metadata(place.join("name")).unwrap().permissions().mode() & 0o777, 0o400);
+        assert!(!place.join("b").exists());
+    }
+
+    #[test]
+    fn a_volume_whose_token_was_not_given_is_not_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let pod = pod(json!({"projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}));
+        assert_eq!(tokens(&pod).len(), 1);
+        let error = prepare(&pod, dir.path(), &Sources::default()).unwrap_err();
+        assert_eq!(error, "MountVolume.SetUp failed for volume \"v\" : its token is not there");
     }
 
     #[test]

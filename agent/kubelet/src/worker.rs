@@ -13,6 +13,7 @@ use crate::machine::{Action, Failure, Notes, Plan, View, containers, end_of, gra
 use crate::names::{pod_path, pod_ref};
 use crate::probes::Probes;
 use crate::status::{Refusal, base, recover, status};
+use crate::tokens::Tokens;
 use crate::{cleanup, env, support, volumes};
 use agent_runtime::{Container as Seen, Error, ErrorClass, Kind, PodRef, PullPolicy, Reference};
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod, PodStatus};
@@ -60,6 +61,7 @@ pub(crate) struct Worker {
     written: Option<PodStatus>,
     refused: Option<Refusal>,
     volumes: Option<BTreeMap<String, PathBuf>>,
+    tokens: Tokens,
     refreshed: Timestamp,
 }
 
@@ -76,6 +78,7 @@ impl Worker {
             written: None,
             refused: None,
             volumes: None,
+            tokens: Tokens::default(),
             refreshed: Timestamp::now(),
         }
     }
@@ -338,7 +341,9 @@ impl Worker {
     }
 
     async fn prepare_volumes(&mut self, pod: &Pod) -> Result<(), String> {
-        let sources = self.sources(volumes::needs(pod)).await?;
+        let kinds = volumes::tokens(pod);
+        self.tokens.refresh(kinds, &*self.shared.api, pod, &self.pod, Timestamp::now()).await?;
+        let sources = Sources { tokens: self.tokens.clone(), ..self.sources(volumes::needs(pod)).await? };
         let dir = self.shared.config.pod_dir(&self.pod.uid);
         self.volumes = Some(volumes::prepare(pod, &dir, &sources)?);
         Ok(())
@@ -349,6 +354,7 @@ impl Worker {
         Ok(Sources {
             config_maps: self.objects("configmaps", maps).await?,
             secrets: self.objects("secrets", secrets).await?,
+            tokens: Tokens::default(),
             addresses: self.shared.config.addresses.clone(),
             allocatable: self.shared.allocatable(),
         })
