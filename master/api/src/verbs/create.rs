@@ -41,7 +41,6 @@ pub(super) async fn make(
     if call.kind.has_status() && !call.kind.strategy.status_at_creation {
         fields.remove("status");
     }
-    (call.kind.strategy.create)(&mut fields);
     let draft = fields;
     for _ in 0..TRIES {
         let mut fields = draft.clone();
@@ -50,6 +49,8 @@ pub(super) async fn make(
             let name = generate(base);
             metadata_mut(&mut fields).insert("name".to_owned(), name.into());
         }
+        // What the server says of a new object may speak of its name.
+        (call.kind.strategy.create)(&mut fields);
         let mut admitted = admit::create(call, &mut fields).await?;
         validate(call, &fields)?;
         admit::check(call, &fields, None, None, &mut admitted).await?;

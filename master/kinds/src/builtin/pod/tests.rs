@@ -78,7 +78,7 @@ fn changed(spec: Value, pointer: &str, value: Value) -> Vec<String> {
 }
 
 fn plain() -> Value {
-    json!({"containers": [{"name": "c", "image": "a:1"}]})
+    json!({"containers": [{"name": "c", "image": "a:1"}], "tolerations": [{"key": "x", "operator": "Exists"}]})
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Horizontal pod autoscalers, in both versions.
 
 use super::columns::{count, number};
+use super::{autoscaler_spec, autoscaler_versions};
 use crate::builtin::cells::AGE;
 use crate::registry::{Column, Kind, Strategy, Subresource, column};
 use crate::validate::{Fields, get, items, object, text};
@@ -19,13 +20,37 @@ const COLUMNS: &[Column] = &[
     AGE,
 ];
 
+/// The same of the older version, whose metrics stand elsewhere.
+const OLDER: &[Column] = const {
+    &[
+        COLUMNS[0],
+        column("Targets", |fields, _| targets(&newer(fields)).into()),
+        COLUMNS[2],
+        COLUMNS[3],
+        COLUMNS[4],
+        COLUMNS[5],
+    ]
+};
+
+/// An object of the older version in the newer.
+fn newer(fields: &Fields) -> Fields {
+    let mut fields = fields.clone();
+    autoscaler_versions::to_v2(&mut fields);
+    fields
+}
+
 pub(in crate::builtin) fn v2() -> Kind {
     Kind {
         short_names: &["hpa"],
         categories: &["all"],
         subresources: &[Subresource::Status],
         columns: COLUMNS,
-        strategy: Strategy { ..Strategy::default() },
+        strategy: Strategy {
+            defaults: autoscaler_spec::defaults,
+            validate: autoscaler_spec::validate,
+            validate_through: autoscaler_spec::validate_through,
+            ..Strategy::default()
+        },
         ..Kind::of::<autoscaling::v2::HorizontalPodAutoscaler>(true)
     }
 }
@@ -35,8 +60,17 @@ pub(in crate::builtin) fn v1() -> Kind {
         short_names: &["hpa"],
         categories: &["all"],
         subresources: &[Subresource::Status],
-        columns: COLUMNS,
-        strategy: Strategy { ..Strategy::default() },
+        columns: OLDER,
+        strategy: Strategy {
+            defaults: |fields| {
+                autoscaler_versions::to_v2(fields);
+                autoscaler_spec::defaults(fields);
+                autoscaler_versions::to_v1(fields);
+            },
+            validate: |fields, faults| autoscaler_spec::validate(&newer(fields), faults),
+            validate_through: autoscaler_spec::validate_through,
+            ..Strategy::default()
+        },
         ..Kind::of::<autoscaling::v1::HorizontalPodAutoscaler>(true)
     }
 }

@@ -1,11 +1,16 @@
 //! Replication controllers and replica sets.
 
 use super::columns::{CONTAINERS, IMAGES, SELECTOR, count, label_map, number};
+use super::rules::{counts, default_number, selector, selects_template, spec, status, template, unselected};
 use crate::builtin::cells::AGE;
-use crate::registry::{Column, Kind, Scale, Strategy, Subresource, wide};
-use crate::validate::object;
+use crate::object::metadata_mut;
+use crate::podspec;
+use crate::registry::{Column, Dependents, Kind, Scale, Strategy, Subresource, wide};
+use crate::validate::forms::not_negative;
+use crate::validate::{At, Faults, Fields, labels, object, object_mut};
 use config_kube::k8s_openapi::api::apps::v1::ReplicaSet;
 use config_kube::k8s_openapi::api::core::v1::ReplicationController;
+use serde_json::Value;
 
 const DESIRED: Column = number("Desired", |fields, _| count(fields, "spec", "/replicas").into());
 const CURRENT: Column = number("Current", |fields, _| count(fields, "status", "/replicas").into());
@@ -31,9 +36,61 @@ pub(in crate::builtin) fn replication_controller() -> Kind {
             ]
         },
         selectable: &[("status.replicas", "/status/replicas")],
-        strategy: Strategy { generation: true, ..Strategy::default() },
+        strategy: Strategy {
+            defaults: controller_defaults,
+            validate: controller,
+            validate_through,
+            generation: true,
+            dependents: Dependents::Orphaned,
+            ..Strategy::default()
+        },
         ..Kind::of::<ReplicationController>(true)
     }
+}
+
+/// A template's labels are the selector and the controller's own, where nothing else is said.
+fn controller_defaults(fields: &mut Fields) {
+    let own = labels::of(template(spec(fields))).filter(|own| !own.is_empty()).cloned();
+    if let Some(own) = own {
+        let metadata = metadata_mut(fields);
+        if object(metadata, "labels").is_none_or(serde_json::Map::is_empty) {
+            metadata.insert("labels".to_owned(), Value::Object(own.clone()));
+        }
+        if let Some(spec) = object_mut(fields, "spec")
+            && object(spec, "selector").is_none_or(serde_json::Map::is_empty)
+        {
+            spec.insert("selector".to_owned(), Value::Object(own));
+        }
+    }
+    replica_defaults(fields);
+}
+
+fn replica_defaults(fields: &mut Fields) {
+    if let Some(spec) = object_mut(fields, "spec") {
+        default_number(spec, "replicas", 1);
+        podspec::template_defaults(spec);
+    }
+}
+
+fn controller(fields: &Fields, faults: &mut Faults) {
+    let (spec, at) = (spec(fields), At::root("spec"));
+    not_negative(spec, "minReadySeconds", &at, faults);
+    let chosen = object(spec, "selector").filter(|selector| !selector.is_empty());
+    if chosen.is_none() {
+        faults.required(&at.field("selector"), "");
+    }
+    not_negative(spec, "replicas", &at, faults);
+    let place = at.field("template");
+    let Some(template) = object(spec, "template") else {
+        faults.required(&place, "");
+        return;
+    };
+    let own = labels::of(template).unwrap_or(podspec::nothing());
+    if chosen.is_some_and(|chosen| chosen.iter().any(|(key, value)| own.get(key) != Some(value))) {
+        unselected(template, &place, faults);
+    }
+    podspec::template(template, &place, faults);
+    podspec::kept_running(template, "ReplicationController", &place, faults);
 }
 
 pub(in crate::builtin) fn replica_set() -> Kind {
@@ -44,7 +101,44 @@ pub(in crate::builtin) fn replica_set() -> Kind {
         subresources: &[Subresource::Scale, Subresource::Status],
         columns: const { &[DESIRED, CURRENT, READY, AGE, CONTAINERS, IMAGES, SELECTOR] },
         selectable: &[("status.replicas", "/status/replicas")],
-        strategy: Strategy { generation: true, ..Strategy::default() },
+        strategy: Strategy {
+            defaults: replica_defaults,
+            validate: set,
+            validate_update: |new, old, faults| immutable_selector(new, old, faults),
+            validate_through,
+            generation: true,
+            ..Strategy::default()
+        },
         ..Kind::of::<ReplicaSet>(true)
+    }
+}
+
+fn set(fields: &Fields, faults: &mut Faults) {
+    let (spec, at) = (spec(fields), At::root("spec"));
+    not_negative(spec, "replicas", &at, faults);
+    not_negative(spec, "minReadySeconds", &at, faults);
+    template_of(spec, &at, faults);
+}
+
+/// What replica sets and deployments have in common, down to upstream's words.
+pub(super) fn template_of(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
+    selector(spec, "empty selector is invalid for deployment", at, faults);
+    selects_template(spec, Some("invalid label selector"), at, faults);
+    let place = at.field("template");
+    podspec::template(template(spec), &place, faults);
+    podspec::kept_running(template(spec), "ReplicaSet", &place, faults);
+}
+
+/// A selector stays as it was.
+pub(super) fn immutable_selector(new: &Fields, old: &Fields, faults: &mut Faults) {
+    let at = At::root("spec");
+    let of = |fields| crate::validate::get(spec(fields), "selector");
+    faults.immutable(&at.field("selector"), of(new), of(old));
+}
+
+fn validate_through(subresource: Subresource, new: &Fields, _old: &Fields, faults: &mut Faults) {
+    if subresource == Subresource::Status {
+        let parts = ["fullyLabeledReplicas", "readyReplicas", "availableReplicas"];
+        counts(status(new), &["replicas", "observedGeneration"], &parts, "readyReplicas", faults);
     }
 }

@@ -3,8 +3,9 @@
 use super::columns::number;
 use crate::builtin::cells::AGE;
 use crate::object::metadata;
-use crate::registry::{Kind, column};
-use crate::validate::{Fields, get, items, text};
+use crate::registry::{Kind, Strategy, column};
+use crate::validate::forms::NOT_NEGATIVE;
+use crate::validate::{At, Fields, get, items, text};
 use config_kube::k8s_openapi::api::apps::v1::ControllerRevision;
 use serde_json::Value;
 
@@ -16,6 +17,21 @@ pub(in crate::builtin) fn controller_revision() -> Kind {
                 number("Revision", |fields, _| get(fields, "revision").as_i64().unwrap_or_default().into()),
                 AGE,
             ]
+        },
+        strategy: Strategy {
+            validate: |fields, faults| {
+                if !fields.contains_key("data") {
+                    faults.required(&At::root("data"), "data is mandatory");
+                }
+                let revision = get(fields, "revision");
+                if revision.as_i64().is_some_and(|revision| revision < 0) {
+                    faults.invalid(&At::root("revision"), revision, NOT_NEGATIVE);
+                }
+            },
+            validate_update: |new, old, faults| {
+                faults.immutable(&At::root("data"), get(new, "data"), get(old, "data"));
+            },
+            ..Strategy::default()
         },
         ..Kind::of::<ControllerRevision>(true)
     }

@@ -1,8 +1,9 @@
 //! Pod templates as objects of their own.
 
 use super::columns::{label_map, names};
+use crate::podspec;
 use crate::registry::{Kind, Strategy, column};
-use crate::validate::object;
+use crate::validate::{At, object};
 use config_kube::k8s_openapi::api::core::v1::PodTemplate;
 
 pub(in crate::builtin) fn pod_template() -> Kind {
@@ -17,7 +18,15 @@ pub(in crate::builtin) fn pod_template() -> Kind {
                 }),
             ]
         },
-        strategy: Strategy { generation: true, ..Strategy::default() },
+        strategy: Strategy {
+            defaults: podspec::template_defaults,
+            validate: |fields, faults| {
+                let template = object(fields, "template").unwrap_or(podspec::nothing());
+                podspec::template(template, &At::root("template"), faults);
+            },
+            generation: true,
+            ..Strategy::default()
+        },
         ..Kind::of::<PodTemplate>(true)
     }
 }
