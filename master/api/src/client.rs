@@ -285,7 +285,13 @@ impl Client {
         content_type: Option<&str>,
         content: Bytes,
     ) -> Result<Body, ApiError> {
-        let mut request = Request::builder().method(method).uri(path).header(header::ACCEPT, accept);
+        // By this name it owns what it writes, as upstream's parts do.
+        let agent = self.user.name.rsplit(':').next().unwrap_or_default();
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::ACCEPT, accept)
+            .header(header::USER_AGENT, agent);
         if let Some(content_type) = content_type {
             request = request.header(header::CONTENT_TYPE, content_type);
         }

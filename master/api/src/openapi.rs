@@ -162,9 +162,13 @@ fn list_definition(kind: &Kind, definitions: &mut Map<String, Value>) {
     definitions.insert(format!("{}List", kind.schema), list);
 }
 
-/// Patch types that a kind's path takes.
-const PATCHES: &[&str] =
-    &["application/json-patch+json", "application/merge-patch+json", "application/strategic-merge-patch+json"];
+/// Patch types that a kind's path takes; the last only upstream's kinds.
+const PATCHES: &[&str] = &[
+    "application/json-patch+json",
+    "application/merge-patch+json",
+    "application/apply-patch+yaml",
+    "application/strategic-merge-patch+json",
+];
 
 /// Media types of bodies.
 const BODIES: &[&str] = &["application/json", "application/yaml"];
@@ -190,7 +194,7 @@ fn add_paths(root: &str, kind: &Kind, gvk: &Value, paths: &mut Map<String, Value
         }),
     );
     // Kinds of other groups than upstream's have no strategic merge patch in the eyes of clients.
-    let patches = if kind.group == config_kube::identity::GROUP { &PATCHES[..2] } else { PATCHES };
+    let patches = if kind.group == config_kube::identity::GROUP { &PATCHES[..3] } else { PATCHES };
     let written = |patches: &[&str]| {
         json!({
             "get": operation(kind, gvk, "read", "get", &[]),

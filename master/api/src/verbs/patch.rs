@@ -11,7 +11,7 @@ use crate::object::{self, meta_text};
 use crate::patch::Patch;
 use crate::registry::Subresource;
 use crate::server::Body;
-use crate::validate::Fields;
+use crate::validate::{At, Faults, Fields};
 use bytes::Bytes;
 use http::Response;
 use serde_json::Value;
@@ -44,7 +44,7 @@ pub(super) async fn patch(
         }
         let mut fields = patch.apply(before, place)?;
         let ownership = Ownership::of(&mut fields);
-        let warnings = call.check(&mut fields, &duplicates)?;
+        let warnings = call.check(&mut fields, &duplicates).map_err(|error| misshapen(&bytes, &error))?;
         check_name(call, &fields)?;
         check_preconditions(call, &entry, &old, meta_text(&fields, "resourceVersion"), meta_text(&fields, "uid"))?;
         match write(call, subresource, &entry, old, fields, &ownership).await? {
@@ -54,6 +54,15 @@ pub(super) async fn patch(
         }
     }
     Err(call.conflict(MODIFIED))
+}
+
+/// The refusal of a patch that leaves behind what is no object of the kind: the patch is what is invalid.
+fn misshapen(patch: &[u8], error: &ApiError) -> ApiError {
+    let why = error.message.split_once(" cannot be handled as a ").and_then(|(_, rest)| rest.split_once(": "));
+    let mut faults = Faults::default();
+    let value = Value::String(String::from_utf8_lossy(patch).into_owned());
+    faults.invalid(&At::root("patch"), &value, why.map_or(&*error.message, |(_, why)| why));
+    faults.into_error("", "", "").err().unwrap_or_else(|| error.clone())
 }
 
 fn check_name(call: &Call, fields: &Fields) -> Result<(), ApiError> {

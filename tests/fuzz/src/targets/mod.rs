@@ -3,6 +3,7 @@
 mod attest;
 mod documents;
 mod machine;
+mod merge;
 
 use crate::run::Target;
 
@@ -11,5 +12,6 @@ pub fn all() -> Vec<Target> {
     let mut all = attest::targets();
     all.extend(documents::targets());
     all.extend(machine::targets());
+    all.extend(merge::targets());
     all
 }
