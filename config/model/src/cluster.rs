@@ -1,5 +1,6 @@
 //! `kind = "cluster"`, and the same sections in the first master's machine document.
 
+use crate::api::{self, ApiConfig};
 use crate::check::Names;
 use crate::defaults::{CLUSTER_NAME, NODE_PORTS, SERVICE_CIDR};
 use crate::fault::{FaultKind, Sink};
@@ -25,6 +26,8 @@ pub struct ClusterConfig {
     pub service_cidr: Cidr,
     /// Ports of every node that services may open.
     pub node_ports: RangeInclusive<u16>,
+    /// Whom the API believes, how it decides who may do what, and its limits.
+    pub api: ApiConfig,
     /// Keys whose signature makes an image acceptable, by name.
     pub release_keys: Vec<ReleaseKey>,
     /// Issuers of endorsement key certificates, by name.
@@ -101,6 +104,7 @@ pub(crate) fn check(parts: Parts, sink: &mut Sink<'_>) -> Option<ClusterConfig> 
     let api_names = sink.parse_list(raw.api_names.as_ref());
     let service_cidr = service_cidr(raw.service_cidr, sink);
     let node_ports = node_ports(raw.node_ports, sink);
+    let api = api::check(raw.api, sink);
     let storage = storage(parts.storage, sink);
     let mut keys = Names::default();
     let entries = raw.release_key.map(|list| list.value).unwrap_or_default();
@@ -116,6 +120,7 @@ pub(crate) fn check(parts: Parts, sink: &mut Sink<'_>) -> Option<ClusterConfig> 
         api_names,
         service_cidr: service_cidr?,
         node_ports: node_ports?,
+        api,
         release_keys,
         ek_issuers,
         policy,

@@ -35,6 +35,15 @@ pub const SERVICE_CIDR: &str = "10.96.0.0/12";
 /// below the kernel's range for outgoing connections.
 pub const NODE_PORTS: &str = "30000-32767";
 
+/// Requests that read at once: upstream's default.
+pub const API_READS: u32 = 400;
+/// Requests that write at once: upstream's default.
+pub const API_WRITES: u32 = 200;
+/// Open watches: ten of each of 2,000 nodes; each costs some kilobytes.
+pub const API_WATCHES: u32 = 20_000;
+/// Largest of these limits: beyond it memory ends first.
+pub const API_LIMIT_MAX: i64 = 1_000_000;
+
 /// Lifetime of node certificates: short enough that silence is soon expiry, renewed at a third (ATTESTATION).
 pub const CERTIFICATE_TTL: Duration = Duration::from_secs(30 * 60);
 /// Shortest lifetime of node certificates: below it a renewal may not finish on a busy machine.

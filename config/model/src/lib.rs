@@ -9,6 +9,7 @@
 //! ([`machine`], [`cluster`], [`image`], [`rule`]). A checked value proves its format: a [`format::Pin`] is a SHA-256
 //! digest, an [`format::Endpoint`] an https address with a port. No I/O, no clock, no tasks.
 
+pub mod api;
 mod check;
 pub mod cluster;
 pub mod defaults;
@@ -25,6 +26,7 @@ pub mod rule;
 mod suggest;
 mod syntax;
 
+pub use api::ApiConfig;
 pub use cluster::ClusterConfig;
 pub use document::{Document, parse};
 pub use fault::{Fault, FaultKind, Faults};

@@ -75,9 +75,30 @@ raw!(
         api_names: Texts,
         service_cidr: String,
         node_ports: String,
+        api: RawApi,
         release_key: Vec<At<RawReleaseKey>>,
         ek_issuer: Vec<At<RawEkIssuer>>,
     }
+);
+raw!(
+    /// `[cluster.api]`
+    RawApi {
+        authorization: Texts,
+        client_cas: String,
+        token_file: String,
+        issuer: String,
+        audiences: Texts,
+        admission: RawAdmission,
+        limits: RawApiLimits,
+    }
+);
+raw!(
+    /// `admission` of the API
+    RawAdmission { enable: Texts, disable: Texts }
+);
+raw!(
+    /// `limits` of the API
+    RawApiLimits { reads: i64, writes: i64, watches: i64 }
 );
 raw!(
     /// `[[cluster.release_key]]`

@@ -10,6 +10,7 @@
 mod accept;
 mod admit;
 mod allocate;
+mod authenticate;
 mod authorize;
 pub mod client;
 mod discovery;
@@ -41,6 +42,7 @@ use master_merge::patch;
 
 pub use admit::Admission;
 pub use allocate::Ranges;
+pub use authenticate::{TokenFileError, TokenIssuer, TokenKeyError, TokenList};
 pub use authorize::Mode;
 pub use client::{Client, DeleteParams, ListParams, ObjectList, Patch, WatchEvent, Watcher};
 pub use error::{ApiError, Cause, Details, Reason};

@@ -2,7 +2,9 @@
 
 use crate::admit::Admission;
 use crate::allocate::Ranges;
+use crate::authenticate::{TokenIssuer, TokenList};
 use crate::authorize::Mode;
+use std::sync::Arc;
 
 /// Limits of the server, and how it admits and authorizes.
 #[derive(Debug, Clone)]
@@ -21,6 +23,10 @@ pub struct Options {
     pub authorization: Vec<Mode>,
     /// What services get, and where this server is found.
     pub ranges: Ranges,
+    /// Tokens that never change, and whom they belong to.
+    pub tokens: TokenList,
+    /// Who signs service accounts' tokens; none: a key of this process alone, whose tokens end with it.
+    pub issuer: Option<Arc<TokenIssuer>>,
 }
 
 impl Default for Options {
@@ -33,6 +39,8 @@ impl Default for Options {
             admission: Admission::default(),
             authorization: vec![Mode::Node, Mode::Rbac],
             ranges: Ranges::default(),
+            tokens: TokenList::default(),
+            issuer: None,
         }
     }
 }

@@ -3,6 +3,7 @@
 use crate::accept::Accept;
 use crate::discovery;
 use crate::error::ApiError;
+use crate::hooks::BoxFuture;
 use crate::metrics::Text;
 use crate::path::{Query, not_allowed};
 use crate::server::{ApiServer, Body, text};
@@ -15,6 +16,7 @@ use std::collections::BTreeMap;
 
 /// The paths that are told at `/`, beside those of discovery.
 const TOLD: &[&str] = &[
+    "/.well-known/openid-configuration",
     "/healthz",
     "/livez",
     "/livez/ping",
@@ -22,6 +24,7 @@ const TOLD: &[&str] = &[
     "/metrics",
     "/openapi/v2",
     "/openapi/v3",
+    "/openid/v1/jwks",
     "/readyz",
     "/readyz/namespaces",
     "/readyz/ping",
@@ -39,6 +42,7 @@ pub(crate) fn counted(path: &str) -> &'static str {
         "livez" => "/livez",
         "readyz" => "/readyz",
         "metrics" => "/metrics",
+        "openid" | ".well-known" => "/openid",
         "version" => "/version",
         "snapshot" => "/snapshot",
         "openapi" => "/openapi",
@@ -50,7 +54,15 @@ pub(crate) fn counted(path: &str) -> &'static str {
 
 impl ApiServer {
     /// Answers a path that is no resource; the caller may read it.
-    pub(crate) async fn other(&self, parts: &Parts, query: &Query) -> Result<Response<Body>, ApiError> {
+    pub(crate) fn other<'a>(
+        &'a self,
+        parts: &'a Parts,
+        query: &'a Query,
+    ) -> BoxFuture<'a, Result<Response<Body>, ApiError>> {
+        Box::pin(self.read_path(parts, query))
+    }
+
+    async fn read_path(&self, parts: &Parts, query: &Query) -> Result<Response<Body>, ApiError> {
         if !matches!(parts.method, Method::GET | Method::HEAD) {
             return Err(not_allowed());
         }
@@ -63,10 +75,26 @@ impl ApiServer {
             "metrics" if trimmed == "/metrics" => self.figures().await,
             "version" if trimmed == "/version" => value_answer(StatusCode::OK, &discovery::version(), Accept::JSON),
             "snapshot" if trimmed == "/snapshot" => crate::snapshot::answer(self).await,
+            "openid" | ".well-known" => self.issuer(trimmed),
             "openapi" => self.inner.documents.answer(&self.inner.registry, trimmed, parts, query),
             "api" | "apis" => self.discover(parts, trimmed),
             _ => Err(no_resource()),
         }
+    }
+
+    /// Who signs service accounts' tokens, and with which keys.
+    fn issuer(&self, path: &str) -> Result<Response<Body>, ApiError> {
+        let issuer = self.inner.issuer.as_ref().ok_or_else(no_resource)?;
+        let (value, form) = match path {
+            "/openid/v1/jwks" => (issuer.keys(), "application/jwk-set+json"),
+            "/.well-known/openid-configuration" => (issuer.discovery(), "application/json"),
+            _ => return Err(no_resource()),
+        };
+        let mut response = json_bytes(StatusCode::OK, value.to_string().into_bytes());
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(form));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("public, max-age=3600"));
+        Ok(response)
     }
 
     /// What there is, as `/` tells it.

@@ -1,7 +1,9 @@
 //! What a connection showed of its other end.
 
+use crate::user::UserInfo;
 use rustls::pki_types::CertificateDer;
 use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
 
 /// The other end of a connection, as the TLS layer knows it.
 ///
@@ -15,4 +17,14 @@ pub struct Peer {
     pub certificates: Vec<CertificateDer<'static>>,
     /// The TLS exporter of the connection (RFC 9266: `EXPORTER-Channel-Binding`, empty context).
     pub exporter: Option<[u8; 32]>,
+    /// Whom the certificate names, read once for all requests of the connection.
+    pub(crate) known: Arc<OnceLock<Option<UserInfo>>>,
+}
+
+impl Peer {
+    /// Whom the certificate names; none where there is none, or it names nobody.
+    pub(crate) fn user(&self) -> Option<&UserInfo> {
+        let leaf = self.certificates.first()?;
+        self.known.get_or_init(|| UserInfo::of_certificate(leaf)).as_ref()
+    }
 }

@@ -212,5 +212,5 @@ fn peer(stream: &TlsStream<Patient<TcpStream>>, remote: SocketAddr) -> Peer {
     let certificates = session.peer_certificates().unwrap_or_default();
     let certificates = certificates.iter().map(|certificate| certificate.clone().into_owned()).collect();
     let exporter = session.export_keying_material([0; 32], EXPORTER_LABEL, Some(&[])).ok();
-    Peer { remote: Some(remote), certificates, exporter }
+    Peer { remote: Some(remote), certificates, exporter, ..Peer::default() }
 }

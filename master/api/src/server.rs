@@ -2,6 +2,7 @@
 
 use crate::admit::Chain;
 use crate::allocate;
+use crate::authenticate::{self, TokenIssuer, impersonate};
 use crate::authorize::{self, Authorizer};
 use crate::client::Client;
 use crate::encoding::{self, Wishes};
@@ -48,6 +49,7 @@ pub(crate) struct Inner {
     pub(crate) registry: Registry,
     pub(crate) admission: Chain,
     pub(crate) authorizer: Authorizer,
+    pub(crate) issuer: Option<Arc<TokenIssuer>>,
     pub(crate) documents: Documents,
     pub(crate) metrics: Metrics,
     reads: Semaphore,
@@ -75,6 +77,7 @@ impl ApiServer {
             registry: Registry::new(kinds::all()),
             admission: Chain::new(&options.admission),
             authorizer: Authorizer::new(&options.authorization),
+            issuer: options.issuer.clone().or_else(|| TokenIssuer::passing().map(Arc::new)),
             documents: Documents::default(),
             metrics: Metrics::default(),
             reads: Semaphore::new(options.in_flight),
@@ -185,9 +188,10 @@ impl ApiServer {
 
     /// Answers a request that came over a connection.
     pub async fn handle(&self, request: Request<Body>, peer: Peer) -> Response<Body> {
-        match UserInfo::of_peer(&peer) {
-            Some(user) => self.handle_as(request, user, peer).await,
-            None => respond(&ApiError::new(Reason::Unauthorized, "Unauthorized")),
+        let mut request = request;
+        match authenticate::caller(self, request.headers_mut(), &peer).await {
+            Ok(user) => self.handle_as(request, user, peer).await,
+            Err(error) => respond(&error),
         }
     }
 
@@ -197,6 +201,11 @@ impl ApiServer {
         if let Some(why) = self.denial(&user, &peer) {
             return respond(&ApiError::new(Reason::Unauthorized, format!("Unauthorized: {why}")));
         }
+        let mut request = request;
+        let user = match impersonate::apply(self, user, request.headers_mut()).await {
+            Ok(user) => user,
+            Err(error) => return respond(&error),
+        };
         if let Some(extensions) = self.inner.extensions.get()
             && extensions.claims(request.uri().path())
         {

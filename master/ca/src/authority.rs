@@ -75,6 +75,10 @@ impl std::fmt::Debug for Authority {
 const ROOT_KEY: &str = "root key";
 const INTERMEDIATE_KEY: &str = "intermediate key";
 const SERVICE_ACCOUNT_KEY: &str = "service account key";
+/// File of the service accounts' key.
+const ACCOUNTS: &str = "service-account.key";
+/// File of the public keys that signed for service accounts before.
+const RETIRED: &str = "service-account.retired.pem";
 
 impl Authority {
     /// Opens the authority in `folder`, or makes it on first use.
@@ -147,7 +151,33 @@ impl Authority {
 
     /// The service account key, PKCS#8.
     pub fn service_account_key(&self) -> Result<Zeroizing<Vec<u8>>> {
-        keeper::load(self.keeper.as_ref(), &self.folder.join("service-account.key"), SERVICE_ACCOUNT_KEY)
+        keeper::load(self.keeper.as_ref(), &self.folder.join(ACCOUNTS), SERVICE_ACCOUNT_KEY)
+    }
+
+    /// Public keys (SubjectPublicKeyInfo) of service account keys that signed before the present one.
+    pub fn retired_service_account_keys(&self) -> Result<Vec<Vec<u8>>> {
+        let path = self.folder.join(RETIRED);
+        match std::fs::read_to_string(&path) {
+            Ok(text) => crate::names::public_keys_of_pem(&text)
+                .ok_or_else(|| Error::Damaged { path, why: "it holds no public keys".to_owned() }),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(e) => Err(keeper::file("cannot read", &path, e)),
+        }
+    }
+
+    /// Makes a new service account key. The old one's public key stays, so that tokens that are out keep their worth
+    /// until they end. In force at the next start; the recovery copy is to be written anew.
+    pub fn rotate_service_account_key(&self) -> Result<()> {
+        let fail = |source| Error::Build { profile: "service account", source };
+        let path = self.folder.join(ACCOUNTS);
+        let old = load_key(self.keeper.as_ref(), &path, SERVICE_ACCOUNT_KEY)?;
+        let mut retired = self.retired_service_account_keys()?;
+        retired.push(old.subject_public_key_info());
+        let text: String = retired.iter().map(|spki| pem("PUBLIC KEY", spki)).collect();
+        // The public key goes first: without it a cut here would make every token that is out worthless.
+        keeper::write_whole(&self.folder.join(RETIRED), text.as_bytes())?;
+        let fresh = KeyPair::generate().map_err(fail)?;
+        keeper::store(self.keeper.as_ref(), &path, SERVICE_ACCOUNT_KEY, &Zeroizing::new(fresh.serialize_der()))
     }
 
     /// Writes the recovery copy of the root's and the service accounts' keys for the holder of this public key
@@ -202,7 +232,7 @@ fn create(folder: &Path, cluster: &str, keeper: &dyn Keeper, now: SystemTime) ->
     let accounts = KeyPair::generate().map_err(fail)?;
     let bytes = |pair: &KeyPair| Zeroizing::new(pair.serialize_der());
     keeper::store(keeper, &folder.join("root.key"), ROOT_KEY, &bytes(&key))?;
-    keeper::store(keeper, &folder.join("service-account.key"), SERVICE_ACCOUNT_KEY, &bytes(&accounts))?;
+    keeper::store(keeper, &folder.join(ACCOUNTS), SERVICE_ACCOUNT_KEY, &bytes(&accounts))?;
     keeper::write_whole(&folder.join("root.crt"), certificate.pem().as_bytes())
 }
 

@@ -46,6 +46,14 @@ pub fn certificates_of_pem(text: &str) -> Vec<Vec<u8>> {
         .collect()
 }
 
+/// The public keys (SubjectPublicKeyInfo) of a PEM text, in order; `None` where it holds anything else.
+pub(crate) fn public_keys_of_pem(text: &str) -> Option<Vec<Vec<u8>>> {
+    use rustls_pki_types::pem::PemObject as _;
+    rustls_pki_types::SubjectPublicKeyInfoDer::pem_slice_iter(text.as_bytes())
+        .map(|key| key.ok().map(|key| key.to_vec()))
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -152,3 +152,23 @@ fn an_approved_request_is_signed_for_its_key_and_no_longer_than_the_intermediate
     let (_, parsed) = X509Certificate::from_der(&issued.certificate).unwrap();
     assert_eq!(parsed.public_key().raw, key.subject_public_key_info());
 }
+
+#[test]
+fn a_new_service_account_key_leaves_the_old_ones_public_half() {
+    let folder = tempfile::tempdir().unwrap();
+    let now = SystemTime::now();
+    let authority = open(folder.path(), now);
+    let public = |authority: &Authority| {
+        KeyPair::try_from(authority.service_account_key().unwrap().as_slice()).unwrap().subject_public_key_info()
+    };
+    assert_eq!(authority.retired_service_account_keys().unwrap(), Vec::<Vec<u8>>::new());
+    let first = public(&authority);
+    authority.rotate_service_account_key().unwrap();
+    let second = public(&authority);
+    assert_ne!(first, second);
+    authority.rotate_service_account_key().unwrap();
+    let authority = open(folder.path(), now);
+    assert_eq!(authority.retired_service_account_keys().unwrap(), [first, second]);
+    std::fs::write(folder.path().join("service-account.retired.pem"), "nonsense").unwrap();
+    assert!(authority.retired_service_account_keys().unwrap().is_empty(), "explanation around nothing");
+}

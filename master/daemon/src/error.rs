@@ -6,7 +6,7 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     /// The objects that every cluster has could not be made.
-    #[error("the namespaces that always are could not be made")]
+    #[error("the namespaces, roles and bindings that always are could not be made")]
     Prepare(#[source] master_api::ApiError),
     /// A file.
     #[error("cannot {what} {}", path.display())]
@@ -19,6 +19,19 @@ pub(crate) enum Error {
     /// The configuration has faults.
     #[error("the configuration has faults:\n{0}")]
     Faults(config_model::Faults),
+    /// A plugin that there is not.
+    #[error("[cluster.api] admission: {0}")]
+    Admission(String),
+    /// The token file.
+    #[error("the token file {} cannot be used", path.display())]
+    Tokens {
+        path: PathBuf,
+        #[source]
+        source: master_api::TokenFileError,
+    },
+    /// The service accounts' key.
+    #[error("service accounts' tokens cannot be signed")]
+    TokenKey(#[source] master_api::TokenKeyError),
     /// The document is sound and not a master's.
     #[error("{}: it has no [cluster], so it is not a master's configuration; write `kind = \"cluster\"` or a first master's user-data", .0.display())]
     NotAMaster(PathBuf),

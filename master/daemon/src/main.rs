@@ -8,6 +8,7 @@
 //! attestation service, scheduler, controllers. All are owned by [`run::run`], which ends the listener first (drain)
 //! and then the rest. Enter there. `master snapshot` and `master restore` are in [`snapshot`].
 
+mod api;
 mod dialer;
 mod error;
 mod kubeconfig;

@@ -3,7 +3,7 @@
 use crate::dialer::Dialer;
 use crate::serving::{Serving, keep_current};
 use crate::settings::{self, Settings};
-use crate::{Error, RunArgs, kubeconfig};
+use crate::{Error, RunArgs, api, kubeconfig};
 use config_attest::Digest;
 use config_attest::EkIssuer;
 use config_attest::release::ReleaseKey;
@@ -35,7 +35,9 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     make_folder(&args.data)?;
     let attestor = args.attestor.as_deref().map(Attestor::new);
     let authority = open_authority(&args, &settings, attestor.clone()).await?;
-    let api = open_api(&args, &settings)?;
+    let (wanted, signer) = (settings.clone(), authority.clone());
+    let options = tokio::task::spawn_blocking(move || api::options(&wanted, &signer)).await.map_err(Error::Task)??;
+    let api = open_api(&args, &settings, options)?;
     // Before the bootstrap's paths are hung in: they let nothing else pass.
     api.prepare().await.map_err(Error::Prepare)?;
     let now = SystemTime::now();
@@ -57,7 +59,8 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
             "DEVELOPMENT: the configuration names no admin_key, so whoever reads this file is the admin"
         );
     }
-    operate(Parts { api, authority, serving, service, listener }).await
+    let roots = api::client_roots(&settings, &authority)?;
+    operate(Parts { api, authority, serving, service, listener, roots }).await
 }
 
 /// Each connection is a descriptor, and the usual soft limit of 1,024 is there for old programs only.
@@ -76,11 +79,12 @@ struct Parts {
     serving: Arc<Serving>,
     service: Arc<AttestationService>,
     listener: TcpListener,
+    roots: rustls::RootCertStore,
 }
 
 /// Starts the parts in order and ends them in order.
 async fn operate(parts: Parts) -> Result<(), Error> {
-    let Parts { api, authority, serving, service, listener } = parts;
+    let Parts { api, authority, serving, service, listener, roots } = parts;
     let shutdown = CancellationToken::new();
     let mut tasks = JoinSet::new();
     tasks.spawn(keep_current(authority.clone(), serving.clone()));
@@ -91,8 +95,6 @@ async fn operate(parts: Parts) -> Result<(), Error> {
     } else {
         tracing::info!("not bootstrapped: only health and bootstrap are served; run `pratique bootstrap`");
     }
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add(authority.root().clone()).map_err(Error::Tls)?;
     let tls = Arc::new(master_api::tls_config(serving, roots).map_err(Error::ApiTls)?);
     tracing::info!(address = %listener.local_addr().map(|a| a.to_string()).unwrap_or_default(), pin = authority.pin(), "serving");
     let mut server = tokio::spawn(master_api::serve(listener, tls, api, ServeOptions::default(), shutdown.clone()));
@@ -157,11 +159,11 @@ async fn open_authority(
     tokio::task::spawn_blocking(open).await.map_err(Error::Task)?.map(Arc::new)
 }
 
-fn open_api(args: &RunArgs, settings: &Settings) -> Result<ApiServer, Error> {
+fn open_api(args: &RunArgs, settings: &Settings, options: Options) -> Result<ApiServer, Error> {
     let path = args.data.join("store");
     make_folder(&path)?;
     let store = EmbeddedStore::open(&path).map_err(|source| Error::Store { path, source })?;
-    let options = Options { ranges: ranges(settings, args.listen), ..Options::default() };
+    let options = Options { ranges: ranges(settings, args.listen), ..options };
     Ok(ApiServer::new(Arc::new(store), options))
 }
 

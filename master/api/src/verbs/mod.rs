@@ -19,6 +19,7 @@ mod proxy;
 mod read;
 mod review;
 mod scale;
+mod token;
 mod update;
 mod watch;
 
@@ -117,6 +118,7 @@ async fn part(call: &Call, subresource: Subresource, content: Body) -> Result<Re
         (Subresource::Log, Verb::Get) => log::read(call).await,
         (Subresource::Binding, Verb::Create) => bind::bind(call, content).await,
         (Subresource::Eviction, Verb::Create) => evict::evict(call, content).await,
+        (Subresource::Token, Verb::Create) => token::create(call, content).await,
         (Subresource::Proxy, Verb::Get | Verb::Create | Verb::Update | Verb::Patch | Verb::Delete) => {
             proxy::run(call, call.method.clone(), &call.uri, content).await
         }

@@ -1,37 +1,55 @@
-//! Reviews: questions that are answered at once and never stored.
+//! Reviews: questions to authentication and authorization, answered at once and never stored.
 
 use super::Call;
-use crate::error::ApiError;
+use crate::authenticate;
+use crate::authorize::{Decision, Question, Request, Resource, decide, with_roles};
+use crate::error::{ApiError, Reason};
+use crate::hooks::BoxFuture;
 use crate::path::{Verb, not_allowed};
 use crate::registry::Review;
 use crate::server::Body;
-use crate::validate::Fields;
+use crate::user::UserInfo;
+use crate::validate::{At, Faults, Fields, get, items, object, text};
 use http::{Response, StatusCode};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// Answers a review.
-pub(super) async fn run(call: &Call, review: Review, content: Body) -> Result<Response<Body>, ApiError> {
+pub(super) fn run(call: &Call, review: Review, content: Body) -> BoxFuture<'_, Result<Response<Body>, ApiError>> {
+    Box::pin(answer(call, review, content))
+}
+
+async fn answer(call: &Call, review: Review, content: Body) -> Result<Response<Body>, ApiError> {
     if call.target.verb != Verb::Create || !call.target.name.is_empty() {
         return Err(not_allowed());
     }
     let (mut fields, warnings) = call.object(content).await?;
+    let empty = Fields::new();
+    let spec = object(&fields, "spec").unwrap_or(&empty);
     let status = match review {
-        Review::SelfSubject => self_subject(call),
-        Review::Token
-        | Review::SubjectAccess
-        | Review::LocalSubjectAccess
-        | Review::SelfSubjectAccess
-        | Review::SelfSubjectRules
-        | Review::Binding => return Err(not_allowed()),
+        Review::SelfSubject => json!({ "userInfo": user_info(&call.user) }),
+        Review::Token => token(call, spec).await?,
+        Review::SelfSubjectAccess => {
+            valid_access(call, &fields, spec, true)?;
+            access(call, &call.user, spec).await?
+        }
+        Review::SubjectAccess | Review::LocalSubjectAccess => {
+            valid_access(call, &fields, spec, false)?;
+            access(call, &named(spec), spec).await?
+        }
+        Review::SelfSubjectRules => rules(call, spec).await?,
+        // An older form of the binding subresource, answered before.
+        Review::Binding => return Err(not_allowed()),
     };
     fields.insert("status".to_owned(), status);
+    if !matches!(fields.get("metadata"), Some(Value::Object(_))) {
+        fields.insert("metadata".to_owned(), json!({"creationTimestamp": null}));
+    }
     let answer = call.fields_answer(StatusCode::CREATED, fields)?;
     Ok(super::create::warned(answer, &warnings))
 }
 
-/// Who asks.
-fn self_subject(call: &Call) -> Value {
-    let user = &call.user;
+/// A caller as objects tell of him (`UserInfo`).
+fn user_info(user: &UserInfo) -> Value {
     let mut info = Fields::new();
     info.insert("username".to_owned(), user.name.clone().into());
     if !user.uid.is_empty() {
@@ -41,5 +59,163 @@ fn self_subject(call: &Call) -> Value {
     if !user.extra.is_empty() {
         info.insert("extra".to_owned(), json!(user.extra));
     }
-    json!({ "userInfo": info })
+    Value::Object(info)
+}
+
+fn texts(fields: &Fields, key: &str) -> Vec<String> {
+    items(fields, key).iter().filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+/// Whose a token is.
+async fn token(call: &Call, spec: &Fields) -> Result<Value, ApiError> {
+    let token = text(spec, "token");
+    if token.is_empty() {
+        return Err(ApiError::new(Reason::BadRequest, "token is required for TokenReview in authentication"));
+    }
+    let audiences = texts(spec, "audiences");
+    match authenticate::token(&call.api, token, &audiences).await {
+        Ok(Some(found)) => {
+            let mut status = json!({"authenticated": true, "user": user_info(&found.user)});
+            if !audiences.is_empty() {
+                status["audiences"] = json!(found.audiences);
+            }
+            Ok(status)
+        }
+        Ok(None) => Ok(json!({"authenticated": false, "user": {}})),
+        Err(error) if error.reason == Reason::Unauthorized => {
+            let text = format!("[invalid bearer token, {}]", error.message);
+            Ok(json!({"authenticated": false, "user": {}, "error": text}))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The user whom a review asks about.
+fn named(spec: &Fields) -> UserInfo {
+    let extra = object(spec, "extra").into_iter().flatten().map(|(key, values)| {
+        let values = values.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect();
+        (key.clone(), values)
+    });
+    UserInfo {
+        name: text(spec, "user").to_owned(),
+        uid: text(spec, "uid").to_owned(),
+        groups: texts(spec, "groups"),
+        extra: extra.collect(),
+    }
+}
+
+/// Upstream's checks of a review of access.
+fn valid_access(call: &Call, fields: &Fields, spec: &Fields, own: bool) -> Result<(), ApiError> {
+    let mut faults = Faults::default();
+    let at = At::root("spec");
+    let (resource, path) = (object(spec, "resourceAttributes"), object(spec, "nonResourceAttributes"));
+    match (resource, path) {
+        (Some(_), Some(_)) => faults.invalid(
+            &at.field("nonResourceAttributes"),
+            get(spec, "nonResourceAttributes"),
+            "cannot be specified in combination with resourceAttributes",
+        ),
+        (None, None) => faults.invalid(
+            &at.field("resourceAttributes"),
+            &Value::Null,
+            "exactly one of nonResourceAttributes or resourceAttributes must be specified",
+        ),
+        (Some(_), None) | (None, Some(_)) => {}
+    }
+    if !own && text(spec, "user").is_empty() && items(spec, "groups").is_empty() {
+        faults.invalid(&at.field("user"), &"".into(), "at least one of user or group must be specified");
+    }
+    if call.kind.namespaced {
+        let namespace = text(object(fields, "metadata").unwrap_or(&Map::new()), "namespace").to_owned();
+        if !namespace.is_empty() && namespace != call.target.namespace {
+            let text = "the namespace of the provided object does not match the namespace sent on the request";
+            return Err(ApiError::new(Reason::BadRequest, text));
+        }
+        if let Some(resource) = resource
+            && text(resource, "namespace") != call.target.namespace
+        {
+            let at = at.field("resourceAttributes");
+            faults.invalid(&at.field("namespace"), get(resource, "namespace"), "must match metadata.namespace");
+        }
+        if path.is_some() {
+            let value = get(spec, "nonResourceAttributes");
+            faults.invalid(&at.field("nonResourceAttributes"), value, "disallowed on this kind of request");
+        }
+    }
+    faults.into_error(&call.kind.group, &call.kind.kind, "")
+}
+
+/// Whether somebody may do what the review says.
+async fn access(call: &Call, user: &UserInfo, spec: &Fields) -> Result<Value, ApiError> {
+    let empty = Fields::new();
+    let resource = object(spec, "resourceAttributes");
+    let path = object(spec, "nonResourceAttributes").unwrap_or(&empty);
+    let request = match resource {
+        Some(wanted) => Request::Resource(
+            text(wanted, "verb"),
+            Resource {
+                group: text(wanted, "group"),
+                resource: text(wanted, "resource"),
+                subresource: text(wanted, "subresource"),
+                namespace: text(wanted, "namespace"),
+                name: text(wanted, "name"),
+            },
+        ),
+        None => Request::Path(text(path, "verb"), text(path, "path")),
+    };
+    let of_node = resource.and_then(of_node);
+    Ok(match decide(&call.api, &Question { user, request, of_node: of_node.as_deref() }).await? {
+        Decision::Allow(why) if why.is_empty() => json!({"allowed": true}),
+        Decision::Allow(why) => json!({"allowed": true, "reason": why}),
+        Decision::NoOpinion(why) if why.is_empty() => json!({"allowed": false}),
+        Decision::NoOpinion(why) => json!({"allowed": false, "reason": why}),
+    })
+}
+
+/// The node to which a review's field selector narrows.
+fn of_node(wanted: &Fields) -> Option<String> {
+    let selector = object(wanted, "fieldSelector")?;
+    let asked = items(selector, "requirements").iter().filter_map(Value::as_object);
+    let mut exact = asked.filter(|one| matches!(text(one, "key"), "spec.nodeName" | "nodeName"));
+    let found = exact.find(|one| text(one, "operator") == "In" && items(one, "values").len() == 1)?;
+    texts(found, "values").pop()
+}
+
+/// Everything that the caller may do in a namespace.
+async fn rules(call: &Call, spec: &Fields) -> Result<Value, ApiError> {
+    let namespace = text(spec, "namespace");
+    if namespace.is_empty() {
+        return Err(ApiError::new(Reason::BadRequest, "no namespace on request"));
+    }
+    let who = call.user.who();
+    let grants = with_roles(&call.api, |roles| roles.grants(&who, namespace)).await?;
+    let mut resource_rules = Vec::new();
+    let mut path_rules = Vec::new();
+    if call.api.inner.authorizer.is_open() {
+        resource_rules.push(json!({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}));
+        path_rules.push(json!({"verbs": ["*"], "nonResourceURLs": ["*"]}));
+    }
+    for rule in &grants.rules {
+        if !rule.resources.is_empty() {
+            let mut told = json!({"verbs": rule.verbs, "apiGroups": rule.api_groups, "resources": rule.resources});
+            if !rule.resource_names.is_empty() {
+                told["resourceNames"] = json!(rule.resource_names);
+            }
+            resource_rules.push(told);
+        }
+        if !rule.non_resource_urls.is_empty() {
+            path_rules.push(json!({"verbs": rule.verbs, "nonResourceURLs": rule.non_resource_urls}));
+        }
+    }
+    let mut errors = grants.missing;
+    if call.user.node().is_some() {
+        errors.push("node authorizer does not support user rule resolution".to_owned());
+    }
+    let mut status = json!({
+        "resourceRules": resource_rules, "nonResourceRules": path_rules, "incomplete": !errors.is_empty(),
+    });
+    if !errors.is_empty() {
+        status["evaluationError"] = errors.join(", ").into();
+    }
+    Ok(status)
 }

@@ -1,7 +1,7 @@
 //! Config maps, secrets, service accounts, leases.
 
 use super::cells::{AGE, at, entries};
-use crate::registry::{Column, Kind, Strategy, column};
+use crate::registry::{Column, Kind, Strategy, Subresource, column};
 use crate::validate::{At, Faults, Fields, default_to, get, names, object, text};
 use base64::Engine;
 use config_kube::k8s_openapi::api::coordination::v1::Lease;
@@ -138,6 +138,7 @@ pub(super) fn service_account() -> Kind {
                 AGE,
             ]
         },
+        subresources: &[Subresource::Token],
         ..Kind::of::<ServiceAccount>(true)
     }
 }

@@ -1,0 +1,151 @@
+//! Service accounts' tokens: what they say must still hold of the account and of what they are bound to.
+
+use super::claims::{Claims, LegacyClaims, Reference, Said};
+use super::issuer::TokenIssuer;
+use super::{CREDENTIAL, Found, bad};
+use crate::error::ApiError;
+use crate::server::ApiServer;
+use crate::user::UserInfo;
+use crate::verbs::store_error;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use jiff::Timestamp;
+use serde::Deserialize;
+use std::collections::{BTreeMap, HashMap};
+
+/// Seconds for which a token outlives the moment at which its object was to be gone: as long as a pod may take to end.
+const GRACE: i64 = 60;
+/// Label of secrets whose token nobody used for long.
+const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
+const LEGACY_TYPE: &str = "kubernetes.io/service-account-token";
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Metadata {
+    uid: String,
+    deletion_timestamp: Option<Timestamp>,
+    labels: Option<HashMap<String, String>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Object {
+    metadata: Metadata,
+    r#type: String,
+    data: Option<HashMap<String, String>>,
+}
+
+fn invalidated() -> ApiError {
+    bad("service account token has been invalidated")
+}
+
+async fn object(api: &ApiServer, key: &str) -> Result<Object, ApiError> {
+    let entry = api.inner.store.get(key).await.map_err(store_error)?.entry;
+    let entry = entry.ok_or_else(invalidated)?;
+    serde_json::from_slice(&entry.value).map_err(|_unreadable| invalidated())
+}
+
+/// An object that still is the one that a token names.
+async fn live(api: &ApiServer, key: &str, uid: &str, now: i64) -> Result<Object, ApiError> {
+    let object = object(api, key).await?;
+    let gone = object.metadata.deletion_timestamp.is_some_and(|gone| gone.as_second() < now - GRACE);
+    if gone || object.metadata.uid != uid {
+        return Err(invalidated());
+    }
+    Ok(object)
+}
+
+/// Whom a service account's token belongs to; none where it is no token of this issuer.
+pub(super) async fn find(
+    api: &ApiServer,
+    issuer: &TokenIssuer,
+    token: &str,
+    audiences: &[String],
+) -> Result<Option<Found>, ApiError> {
+    let wanted = if audiences.is_empty() { issuer.audiences() } else { audiences };
+    match issuer.verify(token)? {
+        None => Ok(None),
+        Some(Said::Bound(claims)) => {
+            let good: Vec<String> = wanted.iter().filter(|wanted| claims.aud.contains(wanted)).cloned().collect();
+            if good.is_empty() {
+                let (own, wanted) = (quoted(&claims.aud), quoted(wanted));
+                return Err(bad(format!("token audiences {own} is invalid for the target audiences {wanted}")));
+            }
+            let user = bound(api, &claims).await?;
+            Ok(Some(Found { user, audiences: good }))
+        }
+        Some(Said::Legacy(claims)) => {
+            // They name no audience, and are good for the API's own.
+            let own = issuer.audiences();
+            let good: Vec<String> = wanted.iter().filter(|wanted| own.contains(wanted)).cloned().collect();
+            if good.is_empty() {
+                return Ok(None);
+            }
+            let user = legacy(api, &claims, token).await?;
+            Ok(Some(Found { user, audiences: good }))
+        }
+    }
+}
+
+fn quoted(list: &[String]) -> String {
+    master_rbac::cover::quoted(list)
+}
+
+async fn bound(api: &ApiServer, claims: &Claims) -> Result<UserInfo, ApiError> {
+    let now = Timestamp::now().as_second();
+    if now >= claims.exp {
+        return Err(bad("service account token has expired"));
+    }
+    if now < claims.nbf || now < claims.iat {
+        return Err(bad("service account token is not valid yet"));
+    }
+    let own = &claims.kubernetes;
+    let namespace = &own.namespace;
+    let account = &own.serviceaccount;
+    if claims.sub != format!("system:serviceaccount:{namespace}:{}", account.name) {
+        return Err(invalidated());
+    }
+    live(api, &format!("serviceaccounts/{namespace}/{}", account.name), &account.uid, now).await?;
+    if let Some(secret) = &own.secret {
+        live(api, &format!("secrets/{namespace}/{}", secret.name), &secret.uid, now).await?;
+    }
+    match (&own.pod, &own.node) {
+        (Some(pod), _) => drop(live(api, &format!("pods/{namespace}/{}", pod.name), &pod.uid, now).await?),
+        (None, Some(node)) => drop(live(api, &format!("nodes/{}", node.name), &node.uid, now).await?),
+        (None, None) => {}
+    }
+    let mut user = user(namespace, account);
+    user.extra.insert(CREDENTIAL.to_owned(), vec![format!("JTI={}", claims.jti)]);
+    for (kind, bound) in [("pod", &own.pod), ("node", &own.node)] {
+        let Some(bound) = bound else { continue };
+        for (fact, value) in [("name", &bound.name), ("uid", &bound.uid)] {
+            if !value.is_empty() {
+                user.extra.insert(format!("authentication.kubernetes.io/{kind}-{fact}"), vec![value.clone()]);
+            }
+        }
+    }
+    Ok(user)
+}
+
+async fn legacy(api: &ApiServer, claims: &LegacyClaims, token: &str) -> Result<UserInfo, ApiError> {
+    let now = Timestamp::now().as_second();
+    let LegacyClaims { namespace, secret, account, uid, sub, .. } = claims;
+    if *sub != format!("system:serviceaccount:{namespace}:{account}") {
+        return Err(invalidated());
+    }
+    live(api, &format!("serviceaccounts/{namespace}/{account}"), uid, now).await?;
+    let kept = object(api, &format!("secrets/{namespace}/{secret}")).await?;
+    let stored = kept.data.as_ref().and_then(|data| data.get("token")).and_then(|text| STANDARD.decode(text).ok());
+    let marked = kept.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(INVALID_SINCE));
+    let going = kept.metadata.deletion_timestamp.is_some();
+    if kept.r#type != LEGACY_TYPE || marked || going || stored.as_deref() != Some(token.as_bytes()) {
+        return Err(invalidated());
+    }
+    Ok(user(namespace, &Reference { name: account.clone(), uid: uid.clone() }))
+}
+
+fn user(namespace: &str, account: &Reference) -> UserInfo {
+    let name = format!("system:serviceaccount:{namespace}:{}", account.name);
+    let groups = ["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{namespace}")];
+    UserInfo { uid: account.uid.clone(), extra: BTreeMap::new(), ..UserInfo::authenticated(&name, groups) }
+}

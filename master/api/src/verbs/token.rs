@@ -1,0 +1,271 @@
+//! Tokens of service accounts, made on request (`serviceaccounts/NAME/token`).
+
+use super::{Call, json_bytes, store_error};
+use crate::authenticate::{Claims, Private, Reference, TokenIssuer};
+use crate::authorize::{Resource, may};
+use crate::error::{ApiError, Reason};
+use crate::hooks::BoxFuture;
+use crate::object::{meta_text, metadata};
+use crate::server::Body;
+use crate::validate::{At, Faults, Fields, get, items, object, text};
+use config_kube::k8s_openapi::api::authentication::v1::TokenRequest;
+use http::{Response, StatusCode};
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+const KIND: &str = "TokenRequest";
+const GROUP: &str = "authentication.k8s.io";
+/// Seconds that a token lives where the request does not say.
+const USUAL: i64 = 3600;
+/// Seconds that a token lives at least.
+const SHORTEST: i64 = 600;
+/// The lifetime by which kubelets ask for pods' tokens: those that applications may hold on to for longer.
+const OF_PODS: i64 = 3607;
+/// For how long such a token is good, so that applications that never read it anew keep working (upstream's).
+const EXTENDED: i64 = 365 * 24 * 3600;
+
+/// Objects that a token is bound to.
+#[derive(Debug, Default)]
+struct Bound {
+    pod: Option<Reference>,
+    node: Option<Reference>,
+    secret: Option<Reference>,
+    uid: String,
+}
+
+/// Makes a token.
+pub(super) fn create(call: &Call, content: Body) -> BoxFuture<'_, Result<Response<Body>, ApiError>> {
+    Box::pin(make(call, content))
+}
+
+async fn make(call: &Call, content: Body) -> Result<Response<Body>, ApiError> {
+    let issuer = call.api.inner.issuer.clone().ok_or_else(super::no_resource)?;
+    let account = fields_of(call, &call.key()).await?.ok_or_else(|| call.not_found())?;
+    let mut request = read(call, content).await?;
+    let spec = object(&request, "spec").cloned().unwrap_or_default();
+    let lifetime = get(&spec, "expirationSeconds").as_i64().unwrap_or(USUAL);
+    check(call, &request, lifetime)?;
+    let mut audiences: Vec<String> =
+        items(&spec, "audiences").iter().filter_map(Value::as_str).map(str::to_owned).collect();
+    if let Some(node) = call.user.node() {
+        for_node(call, node, &spec, &audiences).await?;
+    }
+    if audiences.is_empty() {
+        audiences = issuer.audiences().to_vec();
+    }
+    let bound = match object(&spec, "boundObjectRef") {
+        Some(reference) => bind(call, reference).await?,
+        None => Bound::default(),
+    };
+    let now = Timestamp::now().as_second();
+    let told = Timestamp::from_second(now.saturating_add(lifetime)).unwrap_or(Timestamp::MAX);
+    let claims = claims(call, &issuer, &account, audiences.clone(), lifetime, now, bound);
+    let token = issuer.issue(&claims)?;
+    let mut spec = spec;
+    spec.insert("audiences".to_owned(), json!(audiences));
+    spec.insert("expirationSeconds".to_owned(), lifetime.into());
+    request.insert("spec".to_owned(), Value::Object(spec));
+    request.insert("kind".to_owned(), KIND.into());
+    request.insert("apiVersion".to_owned(), format!("{GROUP}/v1").into());
+    request.insert(
+        "metadata".to_owned(),
+        json!({
+            "name": call.target.name, "namespace": call.target.namespace, "creationTimestamp": crate::object::now(),
+        }),
+    );
+    request.insert("status".to_owned(), json!({"token": token, "expirationTimestamp": told.to_string()}));
+    Ok(json_bytes(StatusCode::CREATED, Value::Object(request).to_string().into_bytes()))
+}
+
+async fn read(call: &Call, content: Body) -> Result<Fields, ApiError> {
+    let wrong = |text: String| ApiError::new(Reason::BadRequest, text);
+    let Value::Object(request) = call.document(content).await?.value else {
+        return Err(wrong(format!("the body is not a {KIND}: expected an object")));
+    };
+    for (key, expected) in [("kind", KIND), ("apiVersion", "authentication.k8s.io/v1")] {
+        let found = text(&request, key);
+        if !found.is_empty() && found != expected {
+            return Err(wrong(format!("the {key} in the data ({found}) does not match the expected one ({expected})")));
+        }
+    }
+    // The types are checked as the kind has them; what the request leaves out is filled in.
+    let mut typed = request.clone();
+    let spec = typed.entry("spec").or_insert_with(|| json!({}));
+    if let Some(spec) = spec.as_object_mut()
+        && get(spec, "audiences").is_null()
+    {
+        spec.insert("audiences".to_owned(), json!([]));
+    }
+    typed.remove("status");
+    match serde_json::from_value::<TokenRequest>(Value::Object(typed)) {
+        Ok(_) => Ok(request),
+        Err(error) => Err(wrong(format!("{KIND} in version \"v1\" cannot be handled as a {KIND}: {error}"))),
+    }
+}
+
+fn check(call: &Call, request: &Fields, lifetime: i64) -> Result<(), ApiError> {
+    let mut faults = Faults::default();
+    let at = At::root("metadata");
+    for (key, own, what) in [("name", &call.target.name, "name"), ("namespace", &call.target.namespace, "namespace")] {
+        let said = meta_text(request, key);
+        if !said.is_empty() && said != own {
+            let detail = format!("must match the service account {what} if specified");
+            faults.invalid(&at.field(key), &said.into(), detail);
+        }
+    }
+    let at = At::root("spec");
+    let at = at.field("expirationSeconds");
+    if lifetime < SHORTEST {
+        faults.invalid(&at, &lifetime.into(), "may not specify a duration less than 10 minutes");
+    }
+    if lifetime > 1 << 32 {
+        faults.invalid(&at, &lifetime.into(), "may not specify a duration larger than 2^32 seconds");
+    }
+    faults.into_error(GROUP, KIND, "")
+}
+
+async fn fields_of(call: &Call, key: &str) -> Result<Option<Fields>, ApiError> {
+    let entry = call.api.inner.store.get(key).await.map_err(store_error)?.entry;
+    Ok(entry.map(|entry| serde_json::from_slice(&entry.value).unwrap_or_default()))
+}
+
+fn reference(fields: &Fields) -> Reference {
+    Reference { name: meta_text(fields, "name").to_owned(), uid: text(metadata(fields), "uid").to_owned() }
+}
+
+fn missing(plural: &str, name: &str) -> ApiError {
+    ApiError::new(Reason::NotFound, format!("{plural} {name:?} not found")).about("", plural, name)
+}
+
+/// Finds what a token is to be bound to.
+async fn bind(call: &Call, wanted: &Fields) -> Result<Bound, ApiError> {
+    let (name, namespace) = (text(wanted, "name"), &call.target.namespace);
+    let (version, kind) = (text(wanted, "apiVersion"), text(wanted, "kind"));
+    let bound = match (version, kind) {
+        ("v1", "Pod") => {
+            let pod = fields_of(call, &format!("pods/{namespace}/{name}")).await?;
+            let pod = pod.ok_or_else(|| missing("pods", name))?;
+            of_pod(call, &pod).await?
+        }
+        ("v1", "Node") => {
+            let node = fields_of(call, &format!("nodes/{name}")).await?.ok_or_else(|| missing("nodes", name))?;
+            let node = reference(&node);
+            Bound { uid: node.uid.clone(), node: Some(node), ..Bound::default() }
+        }
+        ("v1", "Secret") => {
+            let secret = fields_of(call, &format!("secrets/{namespace}/{name}")).await?;
+            let secret = reference(&secret.ok_or_else(|| missing("secrets", name))?);
+            Bound { uid: secret.uid.clone(), secret: Some(secret), ..Bound::default() }
+        }
+        _ => {
+            let text = format!("cannot bind token to object of type {version}, Kind={kind}");
+            return Err(ApiError::new(Reason::BadRequest, text));
+        }
+    };
+    let said = text(wanted, "uid");
+    if said.is_empty() || said == bound.uid {
+        return Ok(bound);
+    }
+    let text = format!(
+        "Operation cannot be fulfilled on {kind} {name:?}: the UID in the bound object reference ({said}) does not match \
+         the UID in record. The object might have been deleted and then recreated"
+    );
+    Err(ApiError::new(Reason::Conflict, text).about("", kind, name))
+}
+
+async fn of_pod(call: &Call, pod: &Fields) -> Result<Bound, ApiError> {
+    let empty = Map::new();
+    let spec = object(pod, "spec").unwrap_or(&empty);
+    if text(spec, "serviceAccountName") != call.target.name {
+        let name = &call.target.name;
+        let text =
+            format!("cannot bind token for serviceaccount {name:?} to pod running with different serviceaccount name.");
+        return Err(ApiError::new(Reason::BadRequest, text));
+    }
+    let pod = reference(pod);
+    let node = match text(spec, "nodeName") {
+        "" => None,
+        name => {
+            let found = fields_of(call, &format!("nodes/{name}")).await?;
+            Some(found.map_or_else(|| Reference { name: name.to_owned(), uid: String::new() }, |node| reference(&node)))
+        }
+    };
+    Ok(Bound { uid: pod.uid.clone(), pod: Some(pod), node, secret: None })
+}
+
+/// Whether a volume of a pod wants a token for an audience.
+fn names_audience(pod_spec: &Fields, audience: &str) -> bool {
+    let sources = items(pod_spec, "volumes").iter().filter_map(|volume| volume.pointer("/projected/sources"));
+    let mut named = sources.filter_map(Value::as_array).flatten().filter_map(|one| one.pointer("/serviceAccountToken"));
+    named.any(|one| one.get("audience").and_then(Value::as_str).unwrap_or_default() == audience)
+}
+
+fn refuse(call: &Call, why: &str) -> Result<(), ApiError> {
+    Err(call.forbidden(&call.target.name, why))
+}
+
+/// A node asks for tokens of pods that it runs, for audiences that those name (upstream: `NodeRestriction`).
+async fn for_node(call: &Call, node: &str, spec: &Fields, audiences: &[String]) -> Result<(), ApiError> {
+    let empty = Map::new();
+    let wanted = object(spec, "boundObjectRef").unwrap_or(&empty);
+    let name = text(wanted, "name");
+    if text(wanted, "apiVersion") != "v1" || text(wanted, "kind") != "Pod" || name.is_empty() {
+        return refuse(call, "node requested token not bound to a pod");
+    }
+    if text(wanted, "uid").is_empty() {
+        return refuse(call, "node requested token with a pod binding without a uid");
+    }
+    let key = format!("pods/{}/{name}", call.target.namespace);
+    let pod = fields_of(call, &key).await?.ok_or_else(|| missing("pods", name))?;
+    let pod_spec = object(&pod, "spec").unwrap_or(&empty);
+    if text(pod_spec, "nodeName") != node {
+        return refuse(call, "node requested token bound to a pod scheduled on a different node");
+    }
+    let [audience] = audiences else {
+        return if audiences.is_empty() { Ok(()) } else { refuse(call, "node may only request 0 or 1 audiences") };
+    };
+    if names_audience(pod_spec, audience) {
+        return Ok(());
+    }
+    let asked = Resource {
+        resource: audience,
+        namespace: &call.target.namespace,
+        name: &call.target.name,
+        ..Resource::default()
+    };
+    if may(&call.api, &call.user, "request-serviceaccounts-token-audience", asked).await? {
+        return Ok(());
+    }
+    refuse(call, &format!("audience {audience:?} not found in pod spec volume"))
+}
+
+fn claims(
+    call: &Call,
+    issuer: &TokenIssuer,
+    account: &Fields,
+    audiences: Vec<String>,
+    lifetime: i64,
+    now: i64,
+    bound: Bound,
+) -> Claims {
+    let (namespace, name) = (&call.target.namespace, &call.target.name);
+    let own = audiences.iter().all(|audience| issuer.audiences().contains(audience));
+    let extended = bound.pod.is_some() && lifetime == OF_PODS && own;
+    Claims {
+        exp: now.saturating_add(if extended { EXTENDED } else { lifetime }),
+        iat: now,
+        nbf: now,
+        iss: issuer.url().to_owned(),
+        jti: uuid::Uuid::new_v4().to_string(),
+        sub: format!("system:serviceaccount:{namespace}:{name}"),
+        aud: audiences,
+        kubernetes: Private {
+            namespace: namespace.clone(),
+            node: bound.node,
+            pod: bound.pod,
+            secret: bound.secret,
+            serviceaccount: reference(account),
+            warnafter: extended.then(|| now.saturating_add(lifetime)),
+        },
+    }
+}
