@@ -91,6 +91,7 @@ pub fn rights() -> Vec<(&'static str, &'static [Right])> {
         ("clusterrole-aggregation-controller", crate::aggregation::RIGHTS),
         ("token-cleaner", crate::bootstrap_tokens::RIGHTS),
         ("storage-protection", crate::in_use::RIGHTS),
+        ("tokens-controller", crate::account_tokens::RIGHTS),
     ]
 }
 
@@ -126,6 +127,7 @@ pub fn controllers(options: &Options) -> Vec<Box<dyn Controller>> {
         Box::new(crate::aggregation::Aggregation),
         Box::new(crate::bootstrap_tokens::BootstrapTokens),
         Box::new(crate::in_use::InUse),
+        Box::new(crate::account_tokens::AccountTokens::new(options.root_ca.clone())),
     ]
 }
 

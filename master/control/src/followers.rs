@@ -33,6 +33,8 @@ impl Followers {
         all.typed(Kind::RootCa, None, with(name), Observed::root_ca);
         let tokens = format!("type={}", bootstrap_tokens::TYPE);
         all.typed(Kind::BootstrapToken, Some(bootstrap_tokens::NAMESPACE), with(tokens), Observed::bootstrap_token);
+        let tokens = format!("type={}", crate::account_tokens::TYPE);
+        all.typed(Kind::AccountToken, None, with(tokens), Observed::account_token);
         all.typed(Kind::Quota, None, every(), Observed::quota);
         all.typed(Kind::ClusterRole, None, every(), Observed::cluster_role);
         all

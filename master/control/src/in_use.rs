@@ -58,7 +58,7 @@ pub(crate) async fn release_claim(client: &Client, key: &Key, uid: &str) -> Resu
     let pods = client.list::<Pod>(Some(&key.namespace), &ListParams::default()).await?;
     let uses = |pod: &Pod| {
         let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-        !matches!(phase, Some("Succeeded" | "Failed")) && claims(pod).iter().any(|claim| *claim == key.name)
+        !matches!(phase, Some("Succeeded" | "Failed")) && claims(pod).contains(&key.name)
     };
     if pods.items.iter().any(uses) {
         return Ok(());

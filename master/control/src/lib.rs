@@ -13,6 +13,7 @@
 //! - `quota`: what quotas count is counted anew where something became free
 //! - `approver`: kubelets get their client certificates
 //! - `aggregation`: cluster roles that gather rules have them
+//! - `account_tokens`: secrets for tokens of service accounts have one
 //! - `in_use`: volumes and claims go once nothing uses them
 //!
 //! What each needs to be allowed is written beside it ([`rights`]).
@@ -22,6 +23,7 @@
 //! the same key, a failed one again after a growing wait. All is level-triggered: a write that was lost is planned again.
 //! There are no tasks and no channels: the driver holds its writes as futures.
 
+mod account_tokens;
 mod aggregation;
 mod approver;
 mod bootstrap_tokens;

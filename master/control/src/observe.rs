@@ -38,6 +38,8 @@ pub enum Kind {
     RootCa,
     /// Bootstrap tokens.
     BootstrapToken,
+    /// Secrets with tokens of service accounts.
+    AccountToken,
     /// Resource quotas.
     Quota,
     /// Cluster roles.
@@ -48,7 +50,7 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Node,
         Self::Lease,
         Self::Pod,
@@ -58,6 +60,7 @@ impl Kind {
         Self::Request,
         Self::RootCa,
         Self::BootstrapToken,
+        Self::AccountToken,
         Self::Quota,
         Self::ClusterRole,
         Self::Object,
@@ -234,6 +237,19 @@ pub struct TokenFacts {
     pub expires: Option<Timestamp>,
 }
 
+/// A secret with the token of a service account.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AccountTokenFacts {
+    /// UID of the secret.
+    pub uid: String,
+    /// Name of the account.
+    pub account: String,
+    /// Whether the token is there.
+    pub filled: bool,
+    /// Fingerprint of the certificate that is there.
+    pub root: u64,
+}
+
 /// A resource quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QuotaFacts {
@@ -260,6 +276,8 @@ pub struct Observed {
     pub root_cas: BTreeMap<String, u64>,
     /// Bootstrap tokens.
     pub bootstrap_tokens: BTreeMap<Key, TokenFacts>,
+    /// Secrets with tokens of service accounts.
+    pub account_tokens: BTreeMap<Key, AccountTokenFacts>,
     /// Resource quotas.
     pub quotas: BTreeMap<Key, QuotaFacts>,
     /// Cluster roles by name, with their resource versions.
@@ -357,11 +375,17 @@ impl Observed {
                     self.release(&namespace);
                 }
                 self.forget_going(resource);
-                all.iter().for_each(|meta| self.holds(resource, meta));
+                for meta in &all {
+                    self.holds(resource, meta);
+                }
             }
             Change::Set(object) => {
                 self.graph.set(resource, &object.metadata);
                 self.holds(resource, &object.metadata);
+                // These may come to use less without going.
+                if matches!(self.plural(resource), ("", "services" | "persistentvolumeclaims")) {
+                    self.release(&object.metadata.namespace);
+                }
             }
             Change::Gone(object) => {
                 let meta = object.metadata;
@@ -419,6 +443,16 @@ impl Observed {
             let data = secret.data.as_ref().and_then(|data| data.get("expiration"));
             let expires = data.and_then(|text| std::str::from_utf8(&text.0).ok()?.trim().parse().ok());
             (Key::of(&secret.metadata), TokenFacts { uid: identity(&secret.metadata).0, expires })
+        });
+    }
+
+    pub(crate) fn account_token(&mut self, change: Change<Secret>) {
+        apply(change, &mut self.account_tokens, |secret| {
+            let (filled, root) = crate::account_tokens::content(secret);
+            let annotations = secret.metadata.annotations.as_ref();
+            let account = annotations.and_then(|all| all.get(crate::account_tokens::ACCOUNT)).cloned();
+            let (uid, account, root) = (identity(&secret.metadata).0, account.unwrap_or_default(), fingerprint(&root));
+            (Key::of(&secret.metadata), AccountTokenFacts { uid, account, filled, root })
         });
     }
 

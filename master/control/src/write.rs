@@ -2,7 +2,7 @@
 
 use crate::garbage::{self, Deed};
 use crate::observe::{Key, LEASES};
-use crate::{approver, in_use, namespace, quota, root_ca};
+use crate::{account_tokens, approver, in_use, namespace, quota, root_ca};
 use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use config_kube::k8s_openapi::api::coordination::v1::Lease;
 use config_kube::k8s_openapi::api::core::v1::{
@@ -145,6 +145,15 @@ pub enum Write {
         /// The rules.
         rules: Value,
     },
+    /// A secret gets the token of its account, or goes with it.
+    FillToken {
+        /// Which.
+        key: Key,
+        /// Its UID.
+        uid: String,
+        /// The root's certificate.
+        root: String,
+    },
     /// A volume claim that no pod uses is let go.
     ReleaseClaim {
         /// Which.
@@ -174,13 +183,13 @@ impl Write {
             Self::Delete { what: Deletable::Request, key, .. } => ("request", key.clone()),
             Self::EmptyNamespace { name, .. } | Self::CreateNamespace { name } => ("namespace", node(name)),
             Self::CreateServiceAccount { key } => ("service-account", key.clone()),
-            Self::Delete { what: Deletable::Secret, key, .. } => ("secret", key.clone()),
             // By UID: names of several kinds may be the same.
             Self::Garbage { deed, .. } => ("garbage", Key::new(&deed.object().namespace, &deed.object().uid)),
             Self::PublishRootCa { namespace, .. } => ("root-ca", node(namespace)),
             Self::Recount { namespace, .. } => ("quota", node(namespace)),
             Self::Approve { name, .. } => ("approval", node(name)),
             Self::Aggregate { name, .. } => ("cluster-role", node(name)),
+            Self::Delete { what: Deletable::Secret, key, .. } | Self::FillToken { key, .. } => ("secret", key.clone()),
             Self::ReleaseClaim { key, .. } => ("claim", key.clone()),
             Self::ReleaseVolume { name, .. } => ("volume", node(name)),
         }
@@ -229,6 +238,7 @@ impl Write {
                 let patch = json!({"metadata": {"resourceVersion": version}, "rules": rules});
                 client.patch::<ClusterRole>(None, &name, &Patch::Merge(patch)).await.map(drop)
             }
+            Self::FillToken { key, uid, root } => account_tokens::fill(client, &key, &uid, &root).await,
             Self::ReleaseClaim { key, uid } => in_use::release_claim(client, &key, &uid).await,
             Self::ReleaseVolume { name, uid } => in_use::release_volume(client, &name, &uid).await,
         }

@@ -3,7 +3,9 @@
 use config_kube::k8s_openapi::api::core::v1::{NodeCondition, Taint, Toleration};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use jiff::{SignedDuration, Timestamp};
-use master_control::observe::{Expiring, Key, NamespaceFacts, NodeFacts, Observed, PodFacts, RequestFacts, TokenFacts};
+use master_control::observe::{
+    AccountTokenFacts, Expiring, Key, NamespaceFacts, NodeFacts, Observed, PodFacts, RequestFacts, TokenFacts,
+};
 use master_control::{Controller, Now, Options, Plan, Write, controllers};
 use serde_json::json;
 use std::time::{Duration, Instant};
@@ -386,6 +388,7 @@ fn every_namespace_that_stays_gets_its_account() {
             | Write::Recount { .. }
             | Write::Approve { .. }
             | Write::Aggregate { .. }
+            | Write::FillToken { .. }
             | Write::ReleaseClaim { .. }
             | Write::ReleaseVolume { .. } => panic!("{write:?}"),
         })
@@ -471,4 +474,23 @@ fn roles_that_gather_get_the_rules_of_those_they_select() {
     done["rules"] = json!([rule]);
     observed.cluster_roles.insert("all".to_owned(), (role(done), "9".to_owned()));
     assert!(aggregation.plan(&observed, Clock::new().after(0)).writes.is_empty());
+}
+
+#[test]
+fn secrets_for_tokens_are_filled_and_go_with_their_account() {
+    let options = Options { root_ca: Some("root".to_owned()), ..Options::default() };
+    let mut tokens = controllers(&options)
+        .into_iter()
+        .find(|controller| controller.name() == "tokens-controller")
+        .expect("it is there");
+    let mut observed = Observed::default();
+    observed.service_accounts.insert(Key::new("default", "builder"));
+    for (name, account, filled) in [("new", "builder", false), ("lost", "gone", true)] {
+        let facts = AccountTokenFacts { uid: name.to_owned(), account: account.to_owned(), filled, root: 0 };
+        observed.account_tokens.insert(Key::new("default", name), facts);
+    }
+    let plan = tokens.plan(&observed, Clock::new().after(0));
+    let write =
+        |name: &str| Write::FillToken { key: Key::new("default", name), uid: name.to_owned(), root: "root".to_owned() };
+    assert_eq!(plan.writes, [write("lost"), write("new")]);
 }

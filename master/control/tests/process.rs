@@ -378,3 +378,46 @@ async fn a_quota_is_counted_and_counted_anew_when_something_goes() {
     cluster.admin.delete::<ConfigMap>(Some("default"), "a", &DeleteParams::default()).await.expect("it goes");
     eventually("what goes is free again", used("2")).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn roles_that_gather_get_what_is_labelled_for_them() {
+    let cluster = cluster().await;
+    let roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
+    let labels = json!({"rbac.authorization.k8s.io/aggregate-to-view": "true"});
+    let rule = json!({"apiGroups": ["example.com"], "resources": ["things"], "verbs": ["get"]});
+    make(&cluster, roles, json!({"metadata": {"name": "things", "labels": labels}, "rules": [rule]})).await;
+    eventually("`view` has the rule", || {
+        Box::pin(async {
+            let view = cluster.get(&format!("{roles}/view")).await;
+            view["rules"].as_array().is_some_and(|rules| rules.contains(&rule))
+        })
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kubelets_request_is_approved_if_its_sender_may() {
+    let cluster = cluster().await;
+    let requests = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
+    let mut params = rcgen::CertificateParams::default();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(rcgen::DnType::OrganizationName, "system:nodes");
+    params.distinguished_name.push(rcgen::DnType::CommonName, "system:node:new");
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let pem = params.serialize_request(&key).and_then(|request| request.pem()).expect("a request");
+    let object = |name: &str| {
+        json!({"metadata": {"name": name}, "spec": {
+            "signerName": "kubernetes.io/kube-apiserver-client-kubelet",
+            "usages": ["client auth", "digital signature"],
+            "request": base64::Engine::encode(&base64::engine::general_purpose::STANDARD, &pem)}})
+    };
+    // The admin may everything, so he may have a node's certificate too.
+    make(&cluster, requests, object("good")).await;
+    eventually("it is approved", || {
+        Box::pin(async {
+            let request = cluster.get(&format!("{requests}/good")).await;
+            request.pointer("/status/conditions/0/reason") == Some(&json!("AutoApproved"))
+        })
+    })
+    .await;
+}

@@ -88,7 +88,7 @@ async fn operate(parts: Parts) -> Result<(), Error> {
     let shutdown = CancellationToken::new();
     let mut tasks = JoinSet::new();
     tasks.spawn(keep_current(authority.clone(), serving.clone()));
-    tasks.spawn(control_plane(api.clone(), service.clone()));
+    tasks.spawn(control_plane(api.clone(), service.clone(), authority.root_pem()));
     if service.is_bootstrapped() {
         // The deny list must be whole before the first request.
         service.ready().await;
@@ -112,14 +112,15 @@ async fn operate(parts: Parts) -> Result<(), Error> {
 }
 
 /// What runs once the cluster is the admin's.
-async fn control_plane(api: ApiServer, service: Arc<AttestationService>) {
+async fn control_plane(api: ApiServer, service: Arc<AttestationService>, root: String) {
     service.bootstrapped().await;
     let scheduler = api.client(UserInfo::authenticated(SCHEDULER_USER, Vec::<String>::new()));
     let controllers = api.client(UserInfo::authenticated(CONTROLLER_MANAGER_USER, Vec::<String>::new()));
+    let options = master_control::Options { root_ca: Some(root), ..master_control::Options::default() };
     tokio::join!(
         Box::pin(service.run()),
         Box::pin(master_schedule::run(scheduler, master_schedule::Options::default(), std::future::pending())),
-        Box::pin(master_control::run(controllers, master_control::Options::default(), std::future::pending())),
+        Box::pin(master_control::run(controllers, options, std::future::pending())),
     );
 }
 

@@ -1,10 +1,13 @@
-//! `CertificateSubjectRestriction`: nobody becomes an admin by a certificate request.
+//! `CertificateSubjectRestriction`, `CertificateApproval`, `CertificateSigning`: nobody becomes an admin by a certificate
+//! request, and only those approve and sign whom a role lets do so for the signer.
 
 use super::{Admitted, Operation, Plugin, Request};
+use crate::authorize::{self, Resource};
 use crate::error::ApiError;
 use crate::hooks::BoxFuture;
 use crate::object::meta_text;
-use crate::validate::{Fields, text};
+use crate::registry::Subresource;
+use crate::validate::{Fields, get, items, object, text};
 use base64::Engine;
 use config_kube::identity::MASTERS_GROUP;
 use x509_parser::certification_request::X509CertificationRequest;
@@ -39,6 +42,79 @@ impl Plugin for CertificateSubjectRestriction {
         let answer = if restricted { Err(request.call.forbidden(meta_text(object, "name"), &text)) } else { Ok(()) };
         Box::pin(std::future::ready(answer))
     }
+}
+
+/// The plugin.
+#[derive(Debug)]
+pub(super) struct CertificateApproval;
+
+impl Plugin for CertificateApproval {
+    fn name(&self) -> &'static str {
+        "CertificateApproval"
+    }
+
+    fn concerns(&self, request: &Request<'_>) -> bool {
+        request.is("certificates.k8s.io", "certificatesigningrequests")
+            && request.subresource == Some(Subresource::Approval)
+    }
+
+    fn check<'a>(
+        &'a self,
+        request: &'a Request<'a>,
+        object: &'a Fields,
+        _admitted: &'a mut Admitted,
+    ) -> BoxFuture<'a, Result<(), ApiError>> {
+        Box::pin(allowed(request, "approve", object))
+    }
+}
+
+/// The plugin.
+#[derive(Debug)]
+pub(super) struct CertificateSigning;
+
+impl Plugin for CertificateSigning {
+    fn name(&self) -> &'static str {
+        "CertificateSigning"
+    }
+
+    fn concerns(&self, request: &Request<'_>) -> bool {
+        request.is("certificates.k8s.io", "certificatesigningrequests")
+            && request.subresource == Some(Subresource::Status)
+    }
+
+    fn check<'a>(
+        &'a self,
+        request: &'a Request<'a>,
+        new: &'a Fields,
+        _admitted: &'a mut Admitted,
+    ) -> BoxFuture<'a, Result<(), ApiError>> {
+        Box::pin(async move {
+            let status = |fields: Option<&Fields>| {
+                let status = fields.and_then(|fields| object(fields, "status")).cloned().unwrap_or_default();
+                let failed: Vec<_> =
+                    items(&status, "conditions").iter().filter(|c| c["type"] == "Failed").cloned().collect();
+                (get(&status, "certificate").clone(), failed)
+            };
+            // Who changes nothing of a signer's word needs not be one.
+            if status(Some(new)) == status(request.old) { Ok(()) } else { allowed(request, "sign", new).await }
+        })
+    }
+}
+
+/// Whether the caller may do something in the name of a request's signer: named itself, or with all of its domain.
+async fn allowed(request: &Request<'_>, verb: &str, fields: &Fields) -> Result<(), ApiError> {
+    let signer = object(request.old.unwrap_or(fields), "spec").map_or("", |spec| text(spec, "signerName"));
+    let domain = signer.split_once('/').map_or(signer, |(domain, _)| domain);
+    let call = request.call;
+    for name in [signer.to_owned(), format!("{domain}/*")] {
+        let resource =
+            Resource { group: "certificates.k8s.io", resource: "signers", name: &name, ..Resource::default() };
+        if authorize::may(&call.api, &call.user, verb, resource).await? {
+            return Ok(());
+        }
+    }
+    let text = format!("user not permitted to {verb} requests with signerName {signer:?}");
+    Err(call.forbidden(&call.target.name, &text))
 }
 
 /// Whether a request (PEM, and that in base64) names the admins' group. What can't be read is refused by its signer.

@@ -1,7 +1,7 @@
 //! Which plugins there are, in upstream's order, and which of them are on.
 
 use super::Plugin;
-use super::certificates::CertificateSubjectRestriction;
+use super::certificates::{CertificateApproval, CertificateSigning, CertificateSubjectRestriction};
 use super::claim_resize::PersistentVolumeClaimResize;
 use super::default_ingress_class::DefaultIngressClass;
 use super::default_storage_class::DefaultStorageClass;
@@ -9,6 +9,7 @@ use super::default_tolerations::DefaultTolerationSeconds;
 use super::limit_ranger::LimitRanger;
 use super::namespace_lifecycle::NamespaceLifecycle;
 use super::node_restriction::NodeRestriction;
+use super::owner_references::OwnerReferencesPermissionEnforcement;
 use super::pod_security::PodSecurity;
 use super::priority::Priority;
 use super::resource_quota::ResourceQuota;
@@ -41,8 +42,11 @@ static KNOWN: &[Known] = &[
     on(&DefaultTolerationSeconds),
     on(&DefaultStorageClass),
     on(&StorageObjectInUseProtection),
+    Known { plugin: &OwnerReferencesPermissionEnforcement, on: false },
     on(&PersistentVolumeClaimResize),
     on(&RuntimeClass),
+    on(&CertificateApproval),
+    on(&CertificateSigning),
     on(&CertificateSubjectRestriction),
     on(&DefaultIngressClass),
     on(&ResourceQuota),

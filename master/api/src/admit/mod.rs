@@ -14,6 +14,7 @@ mod default_tolerations;
 mod limit_ranger;
 mod namespace_lifecycle;
 mod node_restriction;
+mod owner_references;
 mod pod_security;
 mod priority;
 mod requestor;

@@ -5,7 +5,7 @@ use crate::error::ApiError;
 use crate::hooks::BoxFuture;
 use crate::object::{meta_text, metadata};
 use crate::registry::Subresource;
-use crate::validate::{Fields, get, object, text};
+use crate::validate::{Fields, get, items, object, text};
 use crate::verbs::Call;
 use config_kube::identity;
 use serde_json::Value;
@@ -60,8 +60,63 @@ fn create(call: &Call, node: &str, fields: &Fields) -> Result<(), ApiError> {
     match call.kind.kind.as_str() {
         "CertificateSigningRequest" => request(call, fields, name),
         "Lease" => own_lease(call, node, name, meta_text(fields, "namespace")),
+        "CSINode" => own_csi_node(call, node, name),
+        "ResourceSlice" => own_slice(call, node, name, fields, "create"),
+        // Whoever lets nodes make pods finds them bound to what a kubelet makes by itself.
+        "Pod" => mirror_pod(call, node, name, fields),
         _ => Ok(()),
     }
+}
+
+fn own_csi_node(call: &Call, node: &str, name: &str) -> Result<(), ApiError> {
+    if name == node {
+        return Ok(());
+    }
+    Err(call.forbidden(name, &format!("can only access CSINode with the same name as the requesting node {node:?}")))
+}
+
+fn own_slice(call: &Call, node: &str, name: &str, slice: &Fields, verb: &str) -> Result<(), ApiError> {
+    if object(slice, "spec").is_some_and(|spec| text(spec, "nodeName") == node) {
+        return Ok(());
+    }
+    Err(call.forbidden(name, &format!("can only {verb} ResourceSlice with the same NodeName as the requesting node")))
+}
+
+/// Pods that a node makes mirror what runs on it already, and refer to nothing in the API.
+fn mirror_pod(call: &Call, node: &str, name: &str, pod: &Fields) -> Result<(), ApiError> {
+    const MIRROR: &str = "kubernetes.io/config.mirror";
+    let refuse = |why: String| Err(call.forbidden(name, &why));
+    if !object(metadata(pod), "annotations").is_some_and(|annotations| annotations.contains_key(MIRROR)) {
+        return refuse(format!("pod does not have {MIRROR:?} annotation, node {node:?} can only create mirror pods"));
+    }
+    let spec = object(pod, "spec");
+    if spec.map_or("", |spec| text(spec, "nodeName")) != node {
+        return refuse(format!("node {node:?} can only create pods with spec.nodeName set to itself"));
+    }
+    let owners = items(metadata(pod), "ownerReferences");
+    let itself = |owner: &Value| {
+        let is = |key: &str, value: &str| owner.get(key).is_some_and(|own| own == value);
+        is("apiVersion", "v1") && is("kind", "Node") && is("name", node) && owner["controller"] == true
+    };
+    match owners {
+        [owner] if itself(owner) && owner["blockOwnerDeletion"] != true => {}
+        [owner] if itself(owner) => {
+            return refuse(format!("node {node:?} must not set blockOwnerDeletion on an owner reference"));
+        }
+        _ => return refuse(format!("node {node:?} can only create pods with an owner reference set to itself")),
+    }
+    if !spec.map_or("", |spec| text(spec, "serviceAccountName")).is_empty() {
+        return refuse(format!("node {node:?} can not create pods that reference a service account"));
+    }
+    for (source, word) in
+        [("secret", "secrets"), ("configMap", "configmaps"), ("persistentVolumeClaim", "persistentvolumeclaims")]
+    {
+        let volumes = spec.map_or(&[][..], |spec| items(spec, "volumes"));
+        if volumes.iter().any(|volume| volume.get(source).is_some()) {
+            return refuse(format!("node {node:?} can not create pods that reference {word}"));
+        }
+    }
+    Ok(())
 }
 
 /// Nodes ask for node certificates only.
@@ -106,6 +161,8 @@ fn update(
             Ok(())
         }
         ("Lease", _) => own_lease(call, node, name, &call.target.namespace),
+        ("CSINode", _) => own_csi_node(call, node, name),
+        ("ResourceSlice", _) => own_slice(call, node, name, old, "update"),
         _ => Ok(()),
     }
 }
@@ -168,6 +225,8 @@ fn delete(call: &Call, node: &str, fields: &Fields) -> Result<(), ApiError> {
     match call.kind.kind.as_str() {
         "Pod" => own_pod(call, node, fields),
         "Lease" => own_lease(call, node, name, meta_text(fields, "namespace")),
+        "CSINode" => own_csi_node(call, node, name),
+        "ResourceSlice" => own_slice(call, node, name, fields, "delete"),
         _ => Ok(()),
     }
 }

@@ -1,0 +1,81 @@
+//! `OwnerReferencesPermissionEnforcement`: nobody makes others' objects go with his own who may not delete them, or keeps an
+//! owner from going whose finalizers he may not set. Off unless it is switched on, as upstream's.
+
+use super::{Admitted, Operation, Plugin, Request};
+use crate::authorize::{self, Resource};
+use crate::error::ApiError;
+use crate::hooks::BoxFuture;
+use crate::object::{meta_text, metadata};
+use crate::validate::{Fields, items, text};
+use serde_json::Value;
+
+/// The plugin.
+#[derive(Debug)]
+pub(super) struct OwnerReferencesPermissionEnforcement;
+
+impl Plugin for OwnerReferencesPermissionEnforcement {
+    fn name(&self) -> &'static str {
+        "OwnerReferencesPermissionEnforcement"
+    }
+
+    fn concerns(&self, request: &Request<'_>) -> bool {
+        request.operation != Operation::Delete && request.subresource.is_none()
+    }
+
+    fn check<'a>(
+        &'a self,
+        request: &'a Request<'a>,
+        object: &'a Fields,
+        _admitted: &'a mut Admitted,
+    ) -> BoxFuture<'a, Result<(), ApiError>> {
+        Box::pin(async move {
+            let before = request.old.map_or(&[][..], |old| items(metadata(old), "ownerReferences"));
+            let now = items(metadata(object), "ownerReferences");
+            if now == before {
+                return Ok(());
+            }
+            let (call, name) = (request.call, meta_text(object, "name"));
+            let own = Resource {
+                group: &call.kind.group,
+                resource: &call.kind.plural,
+                namespace: meta_text(object, "namespace"),
+                name,
+                ..Resource::default()
+            };
+            // A new object may be given owners by whoever makes it.
+            if request.old.is_some() && !authorize::may(&call.api, &call.user, "delete", own).await? {
+                let text = "cannot set an ownerRef on a resource you can't delete: ";
+                return Err(call.forbidden(name, text));
+            }
+            for owner in now.iter().filter(|owner| blocks(owner) && !before.iter().any(|old| old == *owner)) {
+                let Some(owner) = owner.as_object() else { continue };
+                if !may_block(request, owner, own.namespace).await? {
+                    let text = "cannot set blockOwnerDeletion if an ownerReference refers to a resource you can't set finalizers on: ";
+                    return Err(call.forbidden(name, text));
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+fn blocks(owner: &Value) -> bool {
+    owner.get("blockOwnerDeletion") == Some(&Value::Bool(true))
+}
+
+async fn may_block(request: &Request<'_>, owner: &Fields, namespace: &str) -> Result<bool, ApiError> {
+    let call = request.call;
+    let group = text(owner, "apiVersion").rsplit_once('/').map_or("", |(group, _)| group);
+    let kinds = call.api.inner.registry.kinds();
+    let Some(kind) = kinds.iter().find(|kind| kind.group == group && kind.kind == text(owner, "kind")) else {
+        return Ok(false);
+    };
+    let resource = Resource {
+        group,
+        resource: &kind.plural,
+        subresource: "finalizers",
+        namespace: if kind.namespaced { namespace } else { "" },
+        name: text(owner, "name"),
+    };
+    authorize::may(&call.api, &call.user, "update", resource).await
+}
