@@ -23,7 +23,8 @@ const PEOPLE: [&str; 3] = ["curl", "Wget", "Mozilla/5.0"];
 /// What a request wants of its answer's bytes.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Wishes {
-    gzip: bool,
+    /// Whether the client takes gzip.
+    pub(crate) gzip: bool,
     pretty: bool,
 }
 
@@ -51,10 +52,13 @@ fn takes_gzip(coding: &str) -> bool {
 /// Gives an answer the form that was wished for. Streams stay as they are.
 pub(crate) async fn finish(mut response: Response<Body>, wishes: Wishes) -> Response<Body> {
     let Some(size) = response.body().size_hint().exact() else { return response };
+    if response.headers().contains_key(header::CONTENT_ENCODING) {
+        return response;
+    }
     let kind = response.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let pretty = wishes.pretty && kind == "application/json";
     let objects = kind.starts_with("application/json") || kind == "application/yaml";
-    let gzip = wishes.gzip && objects && (size > LARGE) && !response.headers().contains_key(header::CONTENT_ENCODING);
+    let gzip = wishes.gzip && objects && size > LARGE;
     if !pretty && !gzip {
         return response;
     }

@@ -76,7 +76,7 @@ impl ApiServer {
             "version" if trimmed == "/version" => value_answer(StatusCode::OK, &discovery::version(), Accept::JSON),
             "snapshot" if trimmed == "/snapshot" => crate::snapshot::answer(self).await,
             "openid" | ".well-known" => self.issuer(trimmed),
-            "openapi" => self.inner.documents.answer(&self.inner.registry, trimmed, parts, query),
+            "openapi" => self.openapi(trimmed, parts, query).await,
             "api" | "apis" => self.discover(parts, trimmed),
             _ => Err(no_resource()),
         }

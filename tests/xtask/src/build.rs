@@ -46,7 +46,8 @@ pub(crate) fn image(words: &[String]) -> Outcome {
 pub(crate) fn tools() -> Outcome {
     let mut steps = Steps::new();
     steps.step("image builder", builder)?;
-    steps.step("tools", tools_tree)
+    steps.step("tools", tools_tree)?;
+    steps.step("Python client", crate::python::client)
 }
 
 /// Programs, tools, keys and images.

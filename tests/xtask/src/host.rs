@@ -6,8 +6,16 @@ use std::process::{Command, Stdio};
 
 /// Debian packages that building and testing need, all of which bookworm and trixie have under these names.
 /// gcc: the linker; libtss2-dev, pkg-config: the TPM stack; protobuf-compiler, libprotobuf-dev: containerd's API.
-const PACKAGES: &[&str] =
-    &["gcc", "libc6-dev", "pkg-config", "libtss2-dev", "libtss2-tcti-swtpm0", "protobuf-compiler", "libprotobuf-dev"];
+const PACKAGES: &[&str] = &[
+    "gcc",
+    "libc6-dev",
+    "pkg-config",
+    "libtss2-dev",
+    "libtss2-tcti-swtpm0",
+    "protobuf-compiler",
+    "libprotobuf-dev",
+    "python3-venv",
+];
 
 /// Names under which trixie has a package of the list (its transition to 64-bit time).
 const RENAMED: &[(&str, &str)] = &[("libtss2-tcti-swtpm0", "libtss2-tcti-swtpm0t64")];

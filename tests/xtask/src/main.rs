@@ -9,6 +9,7 @@ mod bench;
 mod build;
 mod host;
 mod master;
+mod python;
 mod steps;
 mod test;
 mod tidy;

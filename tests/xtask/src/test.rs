@@ -37,6 +37,7 @@ fn stages(steps: &mut Steps, wanted: &dyn Fn(&str) -> bool) -> Outcome {
         steps.step("tools", build::tools_tree)?;
     }
     if wanted("unit") {
+        steps.step("Python client", crate::python::client)?;
         let words = ["test", "--workspace", "--exclude", "tests-cluster", "--exclude", "tests-load", "--locked"];
         steps.step("unit, property and process tests", || cargo(&words, "the failing test is named above"))?;
     }

@@ -6,6 +6,7 @@ mod cells;
 mod certificate;
 mod classes;
 mod classes_validate;
+mod deletion;
 mod devices;
 mod endpoints;
 mod endpoints_validate;
@@ -111,5 +112,6 @@ pub fn all() -> Vec<Kind> {
         workload::pod_disruption_budget(),
     ];
     kinds.extend(pratique::all());
+    deletion::tell(&mut kinds);
     kinds
 }

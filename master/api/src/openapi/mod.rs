@@ -1,0 +1,169 @@
+//! `OpenAPI`: for each group and version a document in version 3, an index of them, and all in one in version 2, made
+//! from the kinds' schemas when first asked.
+//!
+//! What clients read in it: the schemas (`kubectl explain`, merge keys of `kubectl apply`), and on each path the
+//! kind, the parameters (`fieldValidation`, `dryRun`) and the patch types. Documents are kept compressed only: they
+//! are mostly asked for by clients that take them so, and clients keep them by their hash.
+
+mod operation;
+mod v2;
+mod v3;
+
+use crate::encoding::Wishes;
+use crate::error::{ApiError, Reason};
+use crate::path::Query;
+use crate::paths::matches_tag;
+use crate::registry::Registry;
+use crate::server::{ApiServer, Body, body};
+use crate::verbs::{json_bytes, no_resource};
+use bytes::Bytes;
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
+use http::request::Parts;
+use http::{HeaderValue, Response, StatusCode, header};
+use serde_json::{Map, Value, json};
+use std::io::{Read as _, Write as _};
+use std::sync::OnceLock;
+
+/// One document, compressed, and the name of its content.
+#[derive(Debug)]
+struct Document {
+    path: String,
+    hash: String,
+    gzip: Bytes,
+}
+
+impl Document {
+    fn new(path: &str, value: &Value) -> Self {
+        let text = value.to_string();
+        let hash = hex::encode_upper(ring::digest::digest(&ring::digest::SHA256, text.as_bytes()));
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        // Writing to a Vec doesn't fail.
+        let _infallible = encoder.write_all(text.as_bytes());
+        let gzip = encoder.finish().unwrap_or_default();
+        Self { path: path.to_owned(), hash, gzip: gzip.into() }
+    }
+
+    fn plain(&self) -> Result<Vec<u8>, ApiError> {
+        let mut text = Vec::new();
+        GzDecoder::new(&self.gzip[..]).read_to_end(&mut text).map_err(|error| {
+            ApiError::new(Reason::InternalError, format!("the document {} cannot be unpacked: {error}", self.path))
+        })?;
+        Ok(text)
+    }
+}
+
+/// The documents, once made.
+#[derive(Debug, Default)]
+pub(crate) struct Documents {
+    groups: OnceLock<Vec<Document>>,
+    all: OnceLock<Document>,
+}
+
+impl ApiServer {
+    /// Answers a path below `/openapi`.
+    pub(crate) async fn openapi(&self, path: &str, parts: &Parts, query: &Query) -> Result<Response<Body>, ApiError> {
+        let second = path == "/openapi/v2";
+        let documents = &self.inner.documents;
+        if documents.groups.get().is_none() || (second && documents.all.get().is_none()) {
+            // Some hundred milliseconds of work, in which others are answered.
+            let api = self.clone();
+            let made = tokio::task::spawn_blocking(move || {
+                api.inner.documents.groups(&api.inner.registry);
+                if second {
+                    api.inner.documents.all(&api.inner.registry);
+                }
+            });
+            made.await.map_err(|error| {
+                ApiError::new(Reason::InternalError, format!("the documents could not be made: {error}"))
+            })?;
+        }
+        let registry = &self.inner.registry;
+        let document = match path.strip_prefix("/openapi/v3") {
+            Some("") => return Ok(json_bytes(StatusCode::OK, index(documents.groups(registry)))),
+            Some(rest) => {
+                let name = rest.strip_prefix('/').ok_or_else(no_resource)?;
+                documents.groups(registry).iter().find(|known| known.path == name).ok_or_else(no_resource)?
+            }
+            None if second => {
+                refuse_binary(parts)?;
+                documents.all(registry)
+            }
+            None => return Err(no_resource()),
+        };
+        serve(document, path, parts, query)
+    }
+}
+
+impl Documents {
+    fn groups(&self, registry: &Registry) -> &[Document] {
+        self.groups.get_or_init(|| {
+            let made = |(path, value): (String, Value)| Document::new(&path, &value);
+            v3::documents(registry).map(made).collect()
+        })
+    }
+
+    fn all(&self, registry: &Registry) -> &Document {
+        self.all.get_or_init(|| Document::new("v2", &v2::document(registry)))
+    }
+}
+
+/// The index at `/openapi/v3`.
+fn index(documents: &[Document]) -> Vec<u8> {
+    let url = |document: &Document| format!("/openapi/v3/{}?hash={}", document.path, document.hash);
+    let paths: Map<String, Value> = documents
+        .iter()
+        .map(|document| (document.path.clone(), json!({ "serverRelativeURL": url(document) })))
+        .collect();
+    json!({ "paths": paths }).to_string().into_bytes()
+}
+
+/// Version 2 in the binary form is not there; clients that take nothing else are told.
+fn refuse_binary(parts: &Parts) -> Result<(), ApiError> {
+    let accept = parts.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let json = accept.is_empty() || accept.contains("json") || accept.contains("*/*");
+    if json {
+        return Ok(());
+    }
+    let text = "OpenAPI v2 is served as application/json only; OpenAPI v3 is at /openapi/v3";
+    Err(ApiError::new(Reason::NotAcceptable, text))
+}
+
+fn serve(document: &Document, path: &str, parts: &Parts, query: &Query) -> Result<Response<Body>, ApiError> {
+    let asked = query.get("hash");
+    if !asked.is_empty() && asked != document.hash {
+        return moved(&format!("{path}?hash={}", document.hash));
+    }
+    let tag = format!("\"{}\"", document.hash);
+    let wishes = Wishes::of(&parts.headers, query);
+    let mut response = if matches_tag(parts, &tag) {
+        let mut unchanged = Response::new(body(""));
+        *unchanged.status_mut() = StatusCode::NOT_MODIFIED;
+        unchanged
+    } else if wishes.gzip {
+        let mut packed = json_bytes(StatusCode::OK, document.gzip.clone());
+        packed.headers_mut().insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        packed
+    } else {
+        json_bytes(StatusCode::OK, document.plain()?)
+    };
+    let headers = response.headers_mut();
+    // Under a hash it never changes; the client keeps it.
+    let cached = if asked.is_empty() { "no-cache, private" } else { "public, immutable, max-age=31536000" };
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static(cached));
+    headers.insert(header::VARY, HeaderValue::from_static("Accept, Accept-Encoding"));
+    if let Ok(tag) = HeaderValue::from_str(&tag) {
+        headers.insert(header::ETAG, tag);
+    }
+    Ok(response)
+}
+
+/// Sends a client that asks for an older document to the present one.
+fn moved(to: &str) -> Result<Response<Body>, ApiError> {
+    let mut response = Response::new(body(""));
+    *response.status_mut() = StatusCode::MOVED_PERMANENTLY;
+    let to = HeaderValue::from_str(to).map_err(|_not_a_header| no_resource())?;
+    response.headers_mut().insert(header::LOCATION, to);
+    Ok(response)
+}

@@ -1,0 +1,122 @@
+//! The table of messages: read from `fields.txt` when the first body in this encoding comes.
+//!
+//! A line `@NAME` begins a message; a line `NUMBER JSON-NAME CONTENT` is a field of it. Content is `*` for a list or
+//! `%` for a map from text, then what each holds: `s` text, `B` bytes, `i` integer, `b` boolean, `T` and `U` times,
+//! `Q` a quantity, `I` a number or text, `R` and `F` JSON inside, `w` a message that is a bare list, `@NAME` another
+//! message; a `?` at the end says that an empty value means none. The JSON name `~` embeds a message in its parent.
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+/// The table's text.
+const TEXT: &str = include_str!("fields.txt");
+
+/// What a value is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Holds {
+    Text,
+    /// Base64 in JSON.
+    Bytes,
+    Integer,
+    Boolean,
+    /// `meta/v1 Time`: seconds and nanoseconds; whole seconds in JSON.
+    Time,
+    /// `meta/v1 MicroTime`.
+    MicroTime,
+    Quantity,
+    /// A number or a text.
+    Either,
+    /// JSON inside.
+    Json,
+    /// A message with one list of texts, which is a bare list in JSON.
+    Wrapped,
+    Message(&'static str),
+}
+
+/// How many values a field has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Many {
+    One,
+    List,
+    /// By text.
+    Map,
+    /// Its fields stand in the parent.
+    Inline,
+}
+
+/// A field of a message.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Field {
+    pub(super) number: u64,
+    pub(super) name: &'static str,
+    pub(super) many: Many,
+    pub(super) holds: Holds,
+    /// Whether an empty value means none.
+    pub(super) optional: bool,
+}
+
+/// The fields of a message.
+pub(super) fn message(name: &str) -> Option<&'static [Field]> {
+    static MESSAGES: LazyLock<HashMap<&'static str, Vec<Field>>> = LazyLock::new(read);
+    MESSAGES.get(name).map(Vec::as_slice)
+}
+
+fn read() -> HashMap<&'static str, Vec<Field>> {
+    let mut messages: HashMap<&'static str, Vec<Field>> = HashMap::new();
+    let mut current = "";
+    for line in TEXT.lines() {
+        if let Some(name) = line.strip_prefix('@') {
+            current = name;
+            messages.insert(name, Vec::new());
+        } else if let (Some(field), Some(fields)) = (field(line), messages.get_mut(current)) {
+            fields.push(field);
+        }
+    }
+    messages
+}
+
+fn field(line: &'static str) -> Option<Field> {
+    let mut words = line.split(' ');
+    let (number, name, content) = (words.next()?.parse().ok()?, words.next()?, words.next()?);
+    let (content, optional) = content.strip_suffix('?').map_or((content, false), |content| (content, true));
+    let (many, content) = match content.as_bytes().first()? {
+        b'*' => (Many::List, &content[1..]),
+        b'%' => (Many::Map, &content[1..]),
+        _ if name == "~" => (Many::Inline, content),
+        _ => (Many::One, content),
+    };
+    let holds = match content {
+        "s" => Holds::Text,
+        "B" => Holds::Bytes,
+        "i" => Holds::Integer,
+        "b" => Holds::Boolean,
+        "T" => Holds::Time,
+        "U" => Holds::MicroTime,
+        "Q" => Holds::Quantity,
+        "I" => Holds::Either,
+        "R" | "F" => Holds::Json,
+        "w" => Holds::Wrapped,
+        message => Holds::Message(message.strip_prefix('@')?),
+    };
+    Some(Field { number, name, many, holds, optional })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_line_is_read_and_every_message_that_is_named_is_there() {
+        let messages = read();
+        let fields: usize = messages.values().map(Vec::len).sum();
+        assert_eq!(messages.len() + fields, TEXT.lines().count());
+        for (name, fields) in &messages {
+            for field in fields {
+                if let Holds::Message(inner) = field.holds {
+                    assert!(messages.contains_key(inner), "{name}.{} is {inner}", field.name);
+                }
+                assert!(field.many != Many::Inline || matches!(field.holds, Holds::Message(_)), "{name}");
+            }
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! How deletions of the built-in kinds answer and what they do to dependents, where it is not the rule.
+
+use crate::registry::{Dependents, Kind};
+
+/// Kinds whose deletion answers with the object (upstream: `ReturnDeletedObject`), by group and plural.
+const RETURNED: &[(&str, &str)] = &[
+    ("", "namespaces"),
+    ("", "persistentvolumeclaims"),
+    ("", "persistentvolumes"),
+    ("", "pods"),
+    ("", "podtemplates"),
+    ("", "resourcequotas"),
+    ("", "serviceaccounts"),
+    ("", "services"),
+    ("resource.k8s.io", "deviceclasses"),
+    ("resource.k8s.io", "resourceclaims"),
+    ("resource.k8s.io", "resourceclaimtemplates"),
+    ("resource.k8s.io", "resourceslices"),
+    ("storage.k8s.io", "csidrivers"),
+    ("storage.k8s.io", "csinodes"),
+    ("storage.k8s.io", "storageclasses"),
+    ("storage.k8s.io", "volumeattachments"),
+    ("storage.k8s.io", "volumeattributesclasses"),
+];
+
+/// Kinds whose dependents are orphaned or not tracked, by group and plural.
+const DEPENDENTS: &[(&str, &str, Dependents)] = &[
+    ("", "replicationcontrollers", Dependents::Orphaned),
+    ("batch", "jobs", Dependents::Orphaned),
+    ("", "events", Dependents::Untracked),
+    ("events.k8s.io", "events", Dependents::Untracked),
+];
+
+/// Tells it to the descriptors.
+pub(super) fn tell(kinds: &mut [Kind]) {
+    for kind in kinds {
+        let is = |group: &str, plural: &str| kind.group == group && kind.plural == plural;
+        kind.strategy.returns_deleted = RETURNED.iter().any(|(group, plural)| is(group, plural));
+        if let Some((.., dependents)) = DEPENDENTS.iter().find(|(group, plural, _)| is(group, plural)) {
+            kind.strategy.dependents = *dependents;
+        }
+    }
+}
