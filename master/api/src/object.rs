@@ -28,16 +28,12 @@ const START: &[u8] = br#"{"metadata":{"#;
 pub(crate) fn encode(kind: &Kind, mut object: Fields) -> Result<Bytes, ApiError> {
     object.remove("kind");
     object.remove("apiVersion");
+    kind.to_stored(&mut object);
     let mut metadata = match object.remove("metadata") {
         Some(Value::Object(metadata)) => metadata,
         Some(_) | None => Map::new(),
     };
     metadata.remove("resourceVersion");
-    for (served, stored) in kind.renames {
-        if let Some(value) = object.remove(*served) {
-            object.insert((*stored).to_owned(), value);
-        }
-    }
     let mut bytes = Vec::with_capacity(1024);
     let written = write_parts(&mut bytes, &metadata, &object);
     written.map_err(|error| ApiError::new(Reason::InternalError, format!("an object cannot be encoded: {error}")))?;
@@ -98,11 +94,7 @@ pub(crate) fn decode_kept(kind: &Kind, entry: &Entry) -> Result<Fields, ApiError
 }
 
 fn complete(kind: &Kind, entry: &Entry, mut object: Fields) -> Fields {
-    for (served, stored) in kind.renames {
-        if let Some(value) = object.remove(*stored) {
-            object.insert((*served).to_owned(), value);
-        }
-    }
+    kind.to_served(&mut object);
     object.insert("kind".to_owned(), kind.kind.as_str().into());
     object.insert("apiVersion".to_owned(), kind.api_version().into());
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
@@ -113,16 +105,8 @@ fn complete(kind: &Kind, entry: &Entry, mut object: Fields) -> Fields {
 
 /// An object of one version of a kind in another.
 pub(crate) fn convert(from: &Kind, to: &Kind, mut object: Fields) -> Fields {
-    for (served, stored) in from.renames {
-        if let Some(value) = object.remove(*served) {
-            object.insert((*stored).to_owned(), value);
-        }
-    }
-    for (served, stored) in to.renames {
-        if let Some(value) = object.remove(*stored) {
-            object.insert((*served).to_owned(), value);
-        }
-    }
+    from.to_stored(&mut object);
+    to.to_served(&mut object);
     object.insert("apiVersion".to_owned(), to.api_version().into());
     object
 }
@@ -183,7 +167,7 @@ pub(crate) fn head(kind: &Kind) -> String {
 /// The part of an entry's bytes behind the brace of the metadata; shared, not copied, where no field is renamed.
 pub(crate) fn kept(kind: &Kind, entry: &Entry) -> Result<Bytes, ApiError> {
     let renamed;
-    let kept = if kind.renames.is_empty() {
+    let kept = if kind.stored_as_served() {
         &entry.value
     } else {
         renamed = rename(kind, entry)?;
@@ -198,11 +182,7 @@ pub(crate) fn kept(kind: &Kind, entry: &Entry) -> Result<Bytes, ApiError> {
 /// The bytes with fields under their served names.
 fn rename(kind: &Kind, entry: &Entry) -> Result<Bytes, ApiError> {
     let mut object: Fields = serde_json::from_slice(&entry.value).map_err(|error| corrupt(entry, &error))?;
-    for (served, stored) in kind.renames {
-        if let Some(value) = object.remove(*stored) {
-            object.insert((*served).to_owned(), value);
-        }
-    }
+    kind.to_served(&mut object);
     let metadata = match object.remove("metadata") {
         Some(Value::Object(metadata)) => metadata,
         Some(_) | None => Map::new(),

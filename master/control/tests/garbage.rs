@@ -1,5 +1,7 @@
 //! The garbage collector in a small world: what its plans lead to, whatever owns whatever.
 
+#![allow(clippy::panic, reason = "a test may stop at the first surprise")]
+
 use master_api::{Meta, OwnerRef};
 use master_control::garbage::{Deed, Graph};
 use proptest::prelude::*;

@@ -459,19 +459,19 @@ fn claims_go_once_no_pod_that_runs_uses_them() {
 #[test]
 fn roles_that_gather_get_the_rules_of_those_they_select() {
     let role = |value: serde_json::Value| serde_json::from_value(value).expect("a role");
-    let rule = json!({"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]});
+    let granted = json!({"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]});
     let mut observed = Observed::default();
-    let gathers = json!({"metadata": {"name": "all"}, "rules": [],
+    let aggregate = json!({"metadata": {"name": "all"}, "rules": [],
         "aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"to": "all"}}]}});
-    let gathered = json!({"metadata": {"name": "one", "labels": {"to": "all"}}, "rules": [rule]});
-    observed.cluster_roles.insert("all".to_owned(), (role(gathers.clone()), "7".to_owned()));
-    observed.cluster_roles.insert("one".to_owned(), (role(gathered), "8".to_owned()));
+    let part = json!({"metadata": {"name": "one", "labels": {"to": "all"}}, "rules": [granted]});
+    observed.cluster_roles.insert("all".to_owned(), (role(aggregate.clone()), "7".to_owned()));
+    observed.cluster_roles.insert("one".to_owned(), (role(part), "8".to_owned()));
     let mut aggregation = controller("clusterrole-aggregation-controller");
     let plan = aggregation.plan(&observed, Clock::new().after(0));
     let (name, version) = ("all".to_owned(), "7".to_owned());
-    assert_eq!(plan.writes, [Write::Aggregate { name, version, rules: json!([rule]) }]);
-    let mut done = gathers;
-    done["rules"] = json!([rule]);
+    assert_eq!(plan.writes, [Write::Aggregate { name, version, rules: json!([granted]) }]);
+    let mut done = aggregate;
+    done["rules"] = json!([granted]);
     observed.cluster_roles.insert("all".to_owned(), (role(done), "9".to_owned()));
     assert!(aggregation.plan(&observed, Clock::new().after(0)).writes.is_empty());
 }

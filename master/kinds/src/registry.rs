@@ -261,6 +261,15 @@ impl fmt::Debug for Strategy {
     }
 }
 
+/// What lies between a served version and the stored one. Served → stored → served loses nothing.
+#[derive(Debug, Clone, Copy)]
+pub struct Conversion {
+    /// Makes the stored version of the served one.
+    pub to_stored: fn(&mut Fields),
+    /// Makes the served version of the stored one.
+    pub to_served: fn(&mut Fields),
+}
+
 /// One kind in one version: everything that the generic path needs to know.
 #[derive(Debug)]
 #[allow(clippy::struct_field_names, reason = "upstream's words: a kind has a kind")]
@@ -299,6 +308,8 @@ pub struct Kind {
     pub review: Option<Review>,
     /// Top-level fields that are called otherwise in the store: served name, stored name.
     pub renames: &'static [(&'static str, &'static str)],
+    /// How this version becomes the stored one and back, where that is more than renaming.
+    pub conversion: Option<Conversion>,
     /// The schema's source.
     pub source: Source,
     /// Name of the schema's definition; set by the registry.
@@ -331,6 +342,7 @@ impl Kind {
             strategy: Strategy::default(),
             review: None,
             renames: &[],
+            conversion: None,
             source: |generator| generator.subschema_for::<T>(),
             schema: String::new(),
         }
@@ -357,6 +369,35 @@ impl Kind {
             format!("{}/{namespace}/", self.table)
         } else {
             format!("{}/", self.table)
+        }
+    }
+
+    /// Whether objects are stored in the form in which they are served.
+    pub fn stored_as_served(&self) -> bool {
+        self.renames.is_empty() && self.conversion.is_none()
+    }
+
+    /// Brings a served object into the stored form.
+    pub fn to_stored(&self, object: &mut Fields) {
+        for (served, stored) in self.renames {
+            if let Some(value) = object.remove(*served) {
+                object.insert((*stored).to_owned(), value);
+            }
+        }
+        if let Some(conversion) = self.conversion {
+            (conversion.to_stored)(object);
+        }
+    }
+
+    /// Brings a stored object into the served form.
+    pub fn to_served(&self, object: &mut Fields) {
+        for (served, stored) in self.renames {
+            if let Some(value) = object.remove(*stored) {
+                object.insert((*served).to_owned(), value);
+            }
+        }
+        if let Some(conversion) = self.conversion {
+            (conversion.to_served)(object);
         }
     }
 

@@ -3,7 +3,7 @@
 use super::columns::{count, number};
 use super::{autoscaler_spec, autoscaler_versions};
 use crate::builtin::cells::AGE;
-use crate::registry::{Column, Kind, Strategy, Subresource, column};
+use crate::registry::{Column, Conversion, Kind, Strategy, Subresource, column};
 use crate::validate::{Fields, get, items, object, text};
 use config_kube::k8s_openapi::api::autoscaling;
 use serde_json::Value;
@@ -71,6 +71,7 @@ pub(in crate::builtin) fn v1() -> Kind {
             validate_through: autoscaler_spec::validate_through,
             ..Strategy::default()
         },
+        conversion: Some(Conversion { to_stored: autoscaler_versions::to_v2, to_served: autoscaler_versions::to_v1 }),
         ..Kind::of::<autoscaling::v1::HorizontalPodAutoscaler>(true)
     }
 }
