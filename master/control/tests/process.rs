@@ -359,6 +359,11 @@ async fn every_namespace_has_the_roots_certificate_and_it_is_kept_right() {
 async fn a_quota_is_counted_and_counted_anew_when_something_goes() {
     let cluster = cluster().await;
     make(&cluster, MAPS, json!({"metadata": {"name": "a"}})).await;
+    let root = format!("{MAPS}/kube-root-ca.crt");
+    eventually("the root's certificate is there", || {
+        Box::pin(async { cluster.get(&root).await.pointer("/data").is_some() })
+    })
+    .await;
     let quotas = "/api/v1/namespaces/default/resourcequotas";
     let quota = json!({"metadata": {"name": "q"}, "spec": {"hard": {"count/configmaps": "3", "pods": "1"}}});
     make(&cluster, quotas, quota).await;

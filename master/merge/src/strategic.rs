@@ -244,9 +244,9 @@ mod tests {
             (error.code, error.message)
         };
         let keyless = refused(json!({"spec": {"containers": [{"image": "x", "args": ["y"]}]}}));
-        assert_eq!(keyless, (500, "map: map[args:[y] image:x] does not contain declared merge key: name".to_owned()));
+        assert_eq!(keyless, (400, "map: map[args:[y] image:x] does not contain declared merge key: name".to_owned()));
         let directive = refused(json!({"spec": {"$patch": "explode"}}));
-        assert_eq!(directive, (500, "unknown patch type: explode in map: map[$patch:explode]".to_owned()));
+        assert_eq!(directive, (400, "unknown patch type: explode in map: map[$patch:explode]".to_owned()));
         let retain = refused(json!({"spec": {"$retainKeys": ["x"], "y": 1}}));
         assert_eq!(retain, (400, "invalid patch format of retainKeys".to_owned()));
     }

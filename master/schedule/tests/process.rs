@@ -45,6 +45,9 @@ impl Cluster {
             "capacity": {"cpu": cpu, "memory": "8Gi", "pods": "110"},
         }});
         self.admin.patch_status::<Node>(None, name, &Patch::Merge(status)).await.expect("the node is ready");
+        // A new node is tainted until the controllers, which don't run here, have seen it ready.
+        let untainted = Patch::Merge(json!({"spec": {"taints": null}}));
+        self.admin.patch::<Node>(None, name, &untainted).await.expect("the node takes pods");
     }
 
     async fn pod(&self, name: &str, change: impl FnOnce(&mut Value)) {

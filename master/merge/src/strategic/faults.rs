@@ -1,4 +1,4 @@
-//! Refusals of strategic merge patches, in upstream's words and with its codes.
+//! Refusals of strategic merge patches, in upstream's words.
 
 use master_kinds::error::{ApiError, Reason};
 use serde_json::{Map, Value};
@@ -8,9 +8,9 @@ pub(super) fn bad_request(text: &str) -> ApiError {
     ApiError::new(Reason::BadRequest, text)
 }
 
-/// 500 without a reason: what upstream has no better word for.
+/// 400 in upstream's words, which answers 500 here: a patch that cannot be understood is its sender's fault.
 pub(super) fn failed(text: String) -> ApiError {
-    ApiError::new(Reason::Unknown, text)
+    ApiError::new(Reason::BadRequest, text)
 }
 
 /// 422: lists in lists.
