@@ -7,6 +7,7 @@
 use crate::code::Code;
 use crate::digest::Digest;
 use crate::question::Channel;
+use crate::tpm::Entropy;
 use crate::verdict::{Checks, Refusal, Verdict};
 use crate::verifier::{Admitted, Attested, Pending, Reference, admit_bootstrap, check_proof, refusal};
 use crate::wire::{BOOTSTRAP_PROTOCOL, BootstrapHello, Proof};
@@ -17,7 +18,6 @@ use config_kube::machine::{AdminVerdict, Counters, ProvenConfig, ProvenImage};
 use p256::ecdsa::signature::{Signer as _, Verifier as _};
 use p256::ecdsa::{DerSignature, SigningKey, VerifyingKey};
 use p256::pkcs8::{DecodePublicKey as _, EncodePublicKey as _};
-use rand_core::CryptoRngCore;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
@@ -133,7 +133,7 @@ pub fn check_hello(
 /// The admin's challenge. One exchange on one connection, so there is no table of sessions.
 pub fn challenge(
     admitted: Admitted,
-    rng: &mut impl CryptoRngCore,
+    rng: &mut impl Entropy,
 ) -> Result<(Pending, crate::wire::Challenge), Box<Refusal>> {
     admitted.challenge(rng)
 }

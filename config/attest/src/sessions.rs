@@ -8,10 +8,10 @@
 use crate::code::Code;
 use crate::digest::Digest;
 use crate::question::Purpose;
+use crate::tpm::Entropy;
 use crate::verdict::Refusal;
 use crate::verifier::{Admitted, Pending};
 use crate::wire::{Challenge, SESSION_SECONDS, SessionId};
-use rand_core::CryptoRngCore;
 use std::collections::{BTreeSet, HashMap};
 
 /// How long the end of a session is remembered, so that a late or second answer is named for what it is, in seconds.
@@ -82,12 +82,7 @@ impl Sessions {
     }
 
     /// Opens a session and makes its challenge. Refused when the table or the EK's share is full.
-    pub fn open(
-        &mut self,
-        admitted: Admitted,
-        now: u64,
-        rng: &mut impl CryptoRngCore,
-    ) -> Result<Challenge, Box<Refusal>> {
+    pub fn open(&mut self, admitted: Admitted, now: u64, rng: &mut impl Entropy) -> Result<Challenge, Box<Refusal>> {
         self.forget(now);
         let class = Class::of(admitted.purpose());
         let key = (class, *admitted.ek_hash());

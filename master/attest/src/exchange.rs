@@ -5,6 +5,7 @@
 
 use crate::admit::{self, Admission};
 use crate::answer::{self, Answer};
+use crate::entropy::SystemEntropy;
 use crate::error::chain;
 use crate::inventory::Inventory;
 use crate::limit::{Limiter, Rate};
@@ -120,7 +121,7 @@ impl Desk {
         let outcome = self.held().and_then(|held| {
             let admitted = check(&hello, &self.reference(&held), &channel, now)?;
             let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-            sessions.open(admitted, now, &mut rand_core::OsRng)
+            sessions.open(admitted, now, &mut SystemEntropy)
         });
         match outcome {
             Ok(challenge) => Answer::json(&challenge),

@@ -13,6 +13,7 @@ mod admit;
 mod answer;
 mod bootstrap;
 mod deny;
+mod entropy;
 mod error;
 mod exchange;
 
@@ -29,6 +30,7 @@ mod standing;
 
 pub use bootstrap::Bootstrap;
 pub use deny::MachineDenyList;
+pub use entropy::SystemEntropy;
 pub use error::Error;
 pub use inventory::POLICY_NAME;
 pub use service::{AttestationService, Terms};

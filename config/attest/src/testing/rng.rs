@@ -43,3 +43,5 @@ impl RngCore for SeededRng {
 }
 
 impl CryptoRng for SeededRng {}
+
+impl crate::tpm::Entropy for SeededRng {}

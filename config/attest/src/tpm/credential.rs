@@ -1,10 +1,9 @@
 //! TPM2_MakeCredential in software (TPM 2.0 part 1, 24, and annexes B.10.4 and C.6.4).
 
 use super::buffer::put_sized;
-use super::{Curve, HashAlg, Key, Name, Public, Symmetric, TpmError};
+use super::{Agreement, Curve, Entropy, HashAlg, Key, Name, Public, Symmetric, TpmError};
 use crate::wire::{Blob, Credential};
 use hmac::Mac as _;
-use p256::elliptic_curve::sec1::ToEncodedPoint as _;
 use rand_core::CryptoRngCore;
 use zeroize::Zeroizing;
 
@@ -15,12 +14,11 @@ pub fn make_credential(
     ek: &Public,
     name: &Name,
     secret: &[u8; 32],
-    rng: &mut impl CryptoRngCore,
+    rng: &mut impl Entropy,
 ) -> Result<Credential, TpmError> {
     let (seed, encrypted_secret) = match &ek.key {
         Key::Rsa { .. } => rsa_seed(ek, rng)?,
-        Key::Ecc { curve: Curve::P256, .. } => p256_seed(ek, rng)?,
-        Key::Ecc { curve: Curve::P384, .. } => p384_seed(ek, rng)?,
+        Key::Ecc { curve, .. } => ecc_seed(ek, *curve, rng)?,
     };
     let symmetric = match &ek.key {
         Key::Rsa { symmetric, .. } | Key::Ecc { symmetric, .. } => *symmetric,
@@ -46,26 +44,20 @@ fn rsa_seed(ek: &Public, rng: &mut impl CryptoRngCore) -> Result<Seed, TpmError>
     Ok((seed, ciphertext))
 }
 
-/// Defines the seed exchange on one curve: ephemeral ECDH, then KDFe.
-macro_rules! ecc_seed {
-    ($name:ident, $curve:ident, $key:ident) => {
-        fn $name(ek: &Public, rng: &mut impl CryptoRngCore) -> Result<Seed, TpmError> {
-            let public = ek.$key()?;
-            let ephemeral = $curve::ecdh::EphemeralSecret::random(rng);
-            let shared = ephemeral.diffie_hellman(&public);
-            let point = ephemeral.public_key().to_encoded_point(false);
-            let own = public.to_encoded_point(false);
-            let (Some(x), Some(y), Some(own_x)) = (point.x(), point.y(), own.x()) else { return Err(TpmError::Key) };
-            let seed = kdfe(ek.name_alg, shared.raw_secret_bytes(), "IDENTITY", x, own_x);
-            let mut encrypted = Vec::new();
-            put_sized(&mut encrypted, x);
-            put_sized(&mut encrypted, y);
-            Ok((seed, encrypted))
-        }
+/// The seed exchange on a curve: ephemeral ECDH, then KDFe.
+fn ecc_seed(ek: &Public, curve: Curve, rng: &mut impl Entropy) -> Result<Seed, TpmError> {
+    let own = ek.sec1(curve)?;
+    let Agreement { point, shared } = rng.agree(curve, &own).ok_or(TpmError::Key)?;
+    let size = curve.size();
+    let (Some(x), Some(y), Some(own_x)) = (point.get(1..=size), point.get(size + 1..), own.get(1..=size)) else {
+        return Err(TpmError::Key);
     };
+    let seed = kdfe(ek.name_alg, &shared, "IDENTITY", x, own_x);
+    let mut encrypted = Vec::new();
+    put_sized(&mut encrypted, x);
+    put_sized(&mut encrypted, y);
+    Ok((seed, encrypted))
 }
-ecc_seed!(p256_seed, p256, p256);
-ecc_seed!(p384_seed, p384, p384);
 
 /// Encrypts and authenticates the credential: TPMS_ID_OBJECT (part 2, 12.4.2).
 fn wrap(hash: HashAlg, symmetric: Symmetric, seed: &[u8], name: &Name, secret: &[u8; 32]) -> Result<Vec<u8>, TpmError> {

@@ -1,10 +1,11 @@
-//! TPM 2.0 structures in pure Rust: public areas, attestations, signatures, credentials, and the templates in use.
+//! TPM 2.0 structures: public areas, attestations, signatures, credentials, and the templates in use.
 //!
 //! Parsers are total: every length is bounded, trailing bytes are refused, and what is not needed here is refused as unsupported.
 
 mod attest;
 mod buffer;
 mod credential;
+mod entropy;
 mod public;
 mod signature;
 pub mod template;
@@ -13,6 +14,7 @@ pub(crate) use attest::selection_bytes;
 pub use attest::{Attest, Attested, ClockInfo, PcrSelection, TPM_GENERATED};
 pub(crate) use credential::hmac;
 pub use credential::{kdfa, kdfe, make_credential};
+pub use entropy::{Agreement, Entropy};
 pub use public::{
     Attributes, Curve, ENDORSEMENT_HIERARCHY, Key, NULL_HIERARCHY, Name, Public, Scheme, Symmetric,
     qualified_name_of_primary,

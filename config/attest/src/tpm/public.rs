@@ -319,7 +319,8 @@ impl Public {
         p384::PublicKey::from_sec1_bytes(&self.sec1(Curve::P384)?).map_err(|_not_a_point| TpmError::Key)
     }
 
-    fn sec1(&self, wanted: Curve) -> Result<Vec<u8>, TpmError> {
+    /// The uncompressed point (SEC 1, 2.3.3), not checked to be on the curve.
+    pub(super) fn sec1(&self, wanted: Curve) -> Result<Vec<u8>, TpmError> {
         let Key::Ecc { curve, x, y, .. } = &self.key else { return Err(TpmError::Key) };
         if *curve != wanted {
             return Err(TpmError::Key);

@@ -3,7 +3,9 @@
 use super::buffer::{Reader, put_sized};
 use super::public::left_pad;
 use super::{HashAlg, TpmError};
-use p256::ecdsa::{Signature, VerifyingKey, signature::Verifier as _};
+use p256::ecdsa::Signature;
+use p256::elliptic_curve::sec1::ToEncodedPoint as _;
+use ring::signature::{ECDSA_P256_SHA256_FIXED, UnparsedPublicKey};
 
 const ALG_ECDSA: u16 = 0x0018;
 
@@ -56,8 +58,10 @@ impl EcdsaSignature {
 
     /// Whether it is a signature over SHA-256 of `message` by `key`. The hash of the scheme must be SHA-256.
     pub fn verifies(&self, key: &p256::PublicKey, message: &[u8]) -> bool {
+        let point = key.to_encoded_point(false);
+        let key = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, point.as_bytes());
         self.hash == HashAlg::Sha256
-            && self.to_p256().is_some_and(|signature| VerifyingKey::from(key).verify(message, &signature).is_ok())
+            && self.to_p256().is_some_and(|signature| key.verify(message, &signature.to_bytes()).is_ok())
     }
 }
 

@@ -6,12 +6,11 @@ use crate::digest::Digest;
 use crate::inventory::{machine_id, state};
 use crate::pcr::QUOTE_PCRS;
 use crate::question::{Channel, Names, Purpose, mac, question};
-use crate::tpm::{Attributes, Public, make_credential, template};
+use crate::tpm::{Attributes, Entropy, Public, make_credential, template};
 use crate::verdict::{Checks, MachineId, Refusal, Stop, Verdict};
 use crate::wire::{Challenge, Claims, Hello, Keys, PROTOCOL, SESSION_SECONDS, SessionId, Transcript};
 use config_kube::pratique::Check;
 use config_kube::{Machine, MachineState};
-use rand_core::CryptoRngCore;
 use zeroize::Zeroizing;
 
 /// A caller with keys of the right form for a Machine that may join. Proves nothing about who calls: the public areas and
@@ -326,7 +325,7 @@ impl Admitted {
     }
 
     /// Makes the challenge. Errors if nothing can be encrypted to the EK.
-    pub(crate) fn challenge(self, rng: &mut impl CryptoRngCore) -> Result<(Pending, Challenge), Box<Refusal>> {
+    pub(crate) fn challenge(self, rng: &mut impl Entropy) -> Result<(Pending, Challenge), Box<Refusal>> {
         let mut session = SessionId([0; 16]);
         let mut nonce = Digest::ZERO;
         let mut secret = Zeroizing::new([0; 32]);

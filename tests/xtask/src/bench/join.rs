@@ -34,7 +34,7 @@ pub(super) fn join() -> Outcome {
     outcome?;
     println!("\nverifier, one core:");
     let mut rate = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    rate.args(["run", "--quiet", "--release", "--locked", "--package", "config-attest", "--features", "testing"]);
+    rate.args(["run", "--quiet", "--release", "--locked", "--package", "master-attest"]);
     rate.args(["--example", "verify_rate"]).current_dir(host::repository());
     build::watched(rate, "the compiler's message is above")
 }

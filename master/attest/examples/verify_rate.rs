@@ -1,4 +1,4 @@
-//! Verifications per second on one core: `cargo run --release -p config-attest --features testing --example verify_rate`.
+//! Verifications per second on one core: `cargo run --release -p master-attest --example verify_rate`.
 //!
 //! One verification is the master's whole work on one exchange but HTTP and JSON: hello (key templates, inventory, EK chain),
 //! MakeCredential, and evidence (HMAC, two TPM signatures, log, image, both requests). Release signatures are verified once for
@@ -6,13 +6,45 @@
 
 use config_attest::sessions::Sessions;
 use config_attest::testing::{EkKind, SeededRng, World};
+use config_attest::tpm::{Agreement, Curve, Entropy};
 use config_attest::verifier::{check_evidence, check_hello};
 use config_attest::{Purpose, wire};
+use master_attest::SystemEntropy;
+use rand_core::{CryptoRng, RngCore};
 use std::io::Write as _;
 use std::time::Duration;
 
 /// How long each kind is measured, in CPU time.
 const SPAN: Duration = Duration::from_secs(3);
+
+/// The same session, nonce and secret each time, so that one piece of evidence answers all; keys are agreed on as in the master.
+struct Repeating(SeededRng);
+
+impl RngCore for Repeating {
+    fn next_u32(&mut self) -> u32 {
+        self.0.next_u32()
+    }
+
+    fn next_u64(&mut self) -> u64 {
+        self.0.next_u64()
+    }
+
+    fn fill_bytes(&mut self, dest: &mut [u8]) {
+        self.0.fill_bytes(dest);
+    }
+
+    fn try_fill_bytes(&mut self, dest: &mut [u8]) -> Result<(), rand_core::Error> {
+        self.0.try_fill_bytes(dest)
+    }
+}
+
+impl CryptoRng for Repeating {}
+
+impl Entropy for Repeating {
+    fn agree(&mut self, curve: Curve, peer: &[u8]) -> Option<Agreement> {
+        SystemEntropy.agree(curve, peer)
+    }
+}
 
 /// CPU time of this thread: what other load on the machine does not change.
 fn cpu() -> std::io::Result<Duration> {
@@ -33,10 +65,9 @@ fn main() -> std::io::Result<()> {
         let reference = references.get();
         let hello = machine.hello();
         let admit = || check_hello(&hello.0, &reference, &world.channel, world.now).map_err(std::io::Error::other);
-        // The same randomness gives the same challenge, so that one piece of evidence answers all.
         let open = |admitted| {
             let mut sessions = Sessions::default();
-            let challenge = sessions.open(admitted, world.now, &mut SeededRng::new("rate"));
+            let challenge = sessions.open(admitted, world.now, &mut Repeating(SeededRng::new("rate")));
             challenge.map(|challenge| (sessions, challenge)).map_err(std::io::Error::other)
         };
         let (_, challenge) = open(admit()?)?;
