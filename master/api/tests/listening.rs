@@ -8,7 +8,7 @@ use common::{Kubelet, Server};
 use http::{Method, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
-use master_api::{BoxFuture, NodeTarget, Options, ServeOptions};
+use master_api::{BoxFuture, Mode, NodeTarget, Options, ServeOptions};
 use serde_json::json;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -133,12 +133,15 @@ async fn too_much_at_once_is_told_to_come_back() {
 
 #[tokio::test]
 async fn a_server_with_its_hands_full_says_so_and_stays_healthy() {
-    let full = Server::start(Options { in_flight: 0, ..Options::default() }, ServeOptions::default()).await;
-    let mut admin = full.connect(Some(&full.admin_identity())).await;
-    let refused = admin.open(Method::GET, "/api/v1/nodes", "").await;
+    let options = Options { in_flight: 0, authorization: vec![Mode::AlwaysAllow], ..Options::default() };
+    let full = Server::start(options, ServeOptions::default()).await;
+    let mut reader = full.connect(Some(&full.authority.issue("reader", &[], &[]))).await;
+    let refused = reader.open(Method::GET, "/api/v1/nodes", "").await;
     assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(refused.headers()["retry-after"], "1");
-    assert_eq!(admin.ask(Method::GET, "/livez", "").await.0, StatusCode::OK);
+    assert_eq!(reader.ask(Method::GET, "/livez", "").await.0, StatusCode::OK);
+    let mut admin = full.connect(Some(&full.admin_identity())).await;
+    assert_eq!(admin.ask(Method::GET, "/api/v1/nodes", "").await.0, StatusCode::OK, "who can mend it is let in");
     full.stop().await;
 }
 

@@ -203,7 +203,12 @@ impl Call {
 
     /// The object changed meanwhile.
     fn conflict(&self, why: &str) -> ApiError {
-        let (plural, name) = (self.kind.qualified(), &self.target.name);
+        self.conflict_on(&self.target.name, why)
+    }
+
+    /// As [`Call::conflict`], on one object of a collection.
+    fn conflict_on(&self, name: &str, why: &str) -> ApiError {
+        let plural = self.kind.qualified();
         ApiError::new(Reason::Conflict, format!("Operation cannot be fulfilled on {plural} {name:?}: {why}")).about(
             &self.kind.group,
             &self.kind.plural,

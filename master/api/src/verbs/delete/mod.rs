@@ -135,15 +135,15 @@ fn at(outcome: Deleted, revision: u64) -> Deleted {
 }
 
 pub(super) fn preconditions(call: &Call, entry: &Entry, fields: &Fields, options: &Options) -> Result<(), ApiError> {
-    let own = meta_text(fields, "uid");
+    let (own, name) = (meta_text(fields, "uid"), meta_text(fields, "name"));
     if let Some(uid) = options.uid.as_deref().filter(|uid| *uid != own) {
-        return Err(call.conflict(&format!(
+        return Err(call.conflict_on(name, &format!(
             "the UID in the precondition ({uid}) does not match the UID in record ({own}). The object might have been \
              deleted and then recreated"
         )));
     }
     if let Some(version) = options.version.as_deref().filter(|version| *version != entry.modified.to_string()) {
-        return Err(call.conflict(&format!(
+        return Err(call.conflict_on(name, &format!(
             "the ResourceVersion in the precondition ({version}) does not match the ResourceVersion in record ({}). \
              The object might have been modified",
             entry.modified
