@@ -15,6 +15,7 @@ mod authorize;
 pub mod client;
 mod discovery;
 mod encoding;
+mod fairness;
 pub mod follow;
 mod health;
 mod hooks;

@@ -29,9 +29,12 @@ use master_store::Store;
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
+
+/// Between two looks at the addresses and node ports of all services (upstream's).
+const REPAIR_PERIOD: Duration = Duration::from_secs(180);
 
 /// Why a body broke off.
 pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
@@ -99,10 +102,24 @@ impl ApiServer {
     pub async fn prepare(&self) -> Result<(), ApiError> {
         let client = self.client(UserInfo::admin("system:apiserver"));
         crate::prepare::prepare(&client).await?;
-        authorize::bootstrap::reconcile(&client).await?;
+        let roles = authorize::bootstrap::reconcile(&client);
+        futures_util::future::try_join(roles, crate::fairness::reconcile(&client)).await?;
         allocate::prepare(self, &client).await?;
+        allocate::repair(self, &client).await?;
         self.inner.prepared.store(true, Ordering::Release);
         Ok(())
+    }
+
+    /// Looks again and again whether all addresses and node ports of services are held for those who have them, and
+    /// repairs what is not; never ends.
+    pub async fn keep_allocations(&self) {
+        let client = self.client(UserInfo::admin("system:apiserver"));
+        loop {
+            tokio::time::sleep(REPAIR_PERIOD).await;
+            if let Err(error) = allocate::repair(self, &client).await {
+                tracing::warn!(%error, "addresses and node ports of services could not be looked over");
+            }
+        }
     }
 
     /// Hangs in further paths, once; whether it was the first.
@@ -286,8 +303,14 @@ impl ApiServer {
         let kind = kind.ok_or_else(verbs::no_resource)?;
         // Held until the answer is made; a watch's body has a permit of its own.
         let _permit = self.permit(target.verb, &user, &peer)?;
+        let deprecated = kind.deprecated;
         let call = Call { api: self.clone(), user, peer, target, query, headers, kind, about, method, uri };
-        verbs::run(call, content).await
+        let answer = verbs::run(call, content).await;
+        match deprecated {
+            // A refusal tells it as well.
+            Some(words) => Ok(verbs::warned(answer.unwrap_or_else(|error| respond(&error)), &[words.to_owned()])),
+            None => answer,
+        }
     }
 }
 

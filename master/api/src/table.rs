@@ -18,8 +18,9 @@ fn columns(kind: &Kind) -> Value {
         }));
     }
     columns.extend(kind.columns.iter().map(|column: &Column| {
+        let format = if column.name == "Name" { "name" } else { "" };
         json!({
-            "name": column.name, "type": column.kind, "format": "", "priority": column.priority,
+            "name": column.name, "type": column.kind, "format": format, "priority": column.priority,
             "description": format!("{} of the {}.", column.name, kind.kind),
         })
     }));

@@ -90,6 +90,8 @@ pub fn rights() -> Vec<(&'static str, &'static [Right])> {
         ("certificatesigningrequest-approving-controller", crate::approver::RIGHTS),
         ("clusterrole-aggregation-controller", crate::aggregation::RIGHTS),
         ("token-cleaner", crate::bootstrap_tokens::RIGHTS),
+        ("bootstrap-signer", crate::bootstrap_signer::RIGHTS),
+        ("service-cidrs-controller", crate::service_ranges::RIGHTS),
         ("storage-protection", crate::in_use::RIGHTS),
         ("tokens-controller", crate::account_tokens::RIGHTS),
     ]
@@ -126,6 +128,8 @@ pub fn controllers(options: &Options) -> Vec<Box<dyn Controller>> {
         Box::new(crate::approver::Approver),
         Box::new(crate::aggregation::Aggregation),
         Box::new(crate::bootstrap_tokens::BootstrapTokens),
+        Box::new(crate::bootstrap_signer::BootstrapSigner),
+        Box::new(crate::service_ranges::ServiceRanges),
         Box::new(crate::in_use::InUse),
         Box::new(crate::account_tokens::AccountTokens::new(options.root_ca.clone())),
     ]

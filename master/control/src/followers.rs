@@ -1,8 +1,8 @@
 //! What the controllers follow: a list and a watch for each kind, and one stream of what changes.
 
-use crate::bootstrap_tokens;
 use crate::garbage::ResourceId;
 use crate::observe::{Kind, LEASES, Observed};
+use crate::{bootstrap_signer, bootstrap_tokens};
 use futures_util::stream::{self, BoxStream, SelectAll, StreamExt};
 use master_api::client::Object;
 use master_api::{Change, Client, Follower, ListParams, Partial, Resource, Seen};
@@ -36,6 +36,9 @@ impl Followers {
         let tokens = format!("type={}", crate::account_tokens::TYPE);
         all.typed(Kind::AccountToken, None, with(tokens), Observed::account_token);
         all.typed(Kind::Quota, None, every(), Observed::quota);
+        let name = format!("metadata.name={}", bootstrap_signer::NAME);
+        all.typed(Kind::ClusterInfo, Some(bootstrap_signer::NAMESPACE), with(name), Observed::cluster_info);
+        all.typed(Kind::ServiceRange, None, every(), Observed::service_range);
         all.typed(Kind::ClusterRole, None, every(), Observed::cluster_role);
         all
     }

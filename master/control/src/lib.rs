@@ -14,6 +14,8 @@
 //! - `approver`: kubelets get their client certificates
 //! - `aggregation`: cluster roles that gather rules have them
 //! - `account_tokens`: secrets for tokens of service accounts have one
+//! - `bootstrap_signer`: the public kubeconfig of the cluster is signed with the bootstrap tokens that may sign
+//! - `service_ranges`: ranges of services' addresses say whether they serve, and go once no address is of them
 //! - `in_use`: volumes and claims go once nothing uses them
 //!
 //! What each needs to be allowed is written beside it ([`rights`]).
@@ -26,6 +28,7 @@
 mod account_tokens;
 mod aggregation;
 mod approver;
+mod bootstrap_signer;
 mod bootstrap_tokens;
 mod csr_cleaner;
 mod driver;
@@ -40,6 +43,7 @@ mod pod_gc;
 mod quota;
 mod root_ca;
 mod service_account;
+mod service_ranges;
 mod taint_eviction;
 mod write;
 

@@ -1,12 +1,15 @@
 //! What the controllers see: of each object as much as they need, so that memory stays small in a large cluster.
 
+pub use crate::bootstrap_signer::{ClusterInfo, SigningToken};
 use crate::garbage::{Graph, ResourceId};
+pub use crate::service_ranges::RangeFacts;
 use config_kube::identity::NODE_LEASE_NAMESPACE;
 use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use config_kube::k8s_openapi::api::coordination::v1::Lease;
 use config_kube::k8s_openapi::api::core::v1::{
     ConfigMap, Event, Namespace, Node, NodeCondition, Pod, ResourceQuota, Secret, ServiceAccount, Taint, Toleration,
 };
+use config_kube::k8s_openapi::api::networking::v1::ServiceCIDR;
 use config_kube::k8s_openapi::api::rbac::v1::ClusterRole;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use jiff::Timestamp;
@@ -44,13 +47,17 @@ pub enum Kind {
     Quota,
     /// Cluster roles.
     ClusterRole,
+    /// The public kubeconfig of the cluster.
+    ClusterInfo,
+    /// Ranges of services' addresses.
+    ServiceRange,
     /// The metadata of objects of every kind.
     Object,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::Node,
         Self::Lease,
         Self::Pod,
@@ -63,6 +70,8 @@ impl Kind {
         Self::AccountToken,
         Self::Quota,
         Self::ClusterRole,
+        Self::ClusterInfo,
+        Self::ServiceRange,
         Self::Object,
     ];
 }
@@ -235,6 +244,8 @@ pub struct TokenFacts {
     pub uid: String,
     /// When its time is over; never where none.
     pub expires: Option<Timestamp>,
+    /// What it signs with, where it may.
+    pub signing: Option<SigningToken>,
 }
 
 /// A secret with the token of a service account.
@@ -280,6 +291,10 @@ pub struct Observed {
     pub account_tokens: BTreeMap<Key, AccountTokenFacts>,
     /// Resource quotas.
     pub quotas: BTreeMap<Key, QuotaFacts>,
+    /// The public kubeconfig of the cluster, where there is one.
+    pub cluster_info: Option<ClusterInfo>,
+    /// Ranges of services' addresses by name.
+    pub service_ranges: BTreeMap<String, RangeFacts>,
     /// Cluster roles by name, with their resource versions.
     pub cluster_roles: BTreeMap<String, (Role, String)>,
     /// The kinds that are served; a number in this list is a [`ResourceId`].
@@ -442,7 +457,22 @@ impl Observed {
         apply(change, &mut self.bootstrap_tokens, |secret| {
             let data = secret.data.as_ref().and_then(|data| data.get("expiration"));
             let expires = data.and_then(|text| std::str::from_utf8(&text.0).ok()?.trim().parse().ok());
-            (Key::of(&secret.metadata), TokenFacts { uid: identity(&secret.metadata).0, expires })
+            let signing = crate::bootstrap_signer::signing(secret);
+            (Key::of(&secret.metadata), TokenFacts { uid: identity(&secret.metadata).0, expires, signing })
+        });
+    }
+
+    pub(crate) fn cluster_info(&mut self, change: Change<ConfigMap>) {
+        self.cluster_info = match change {
+            Change::Listed(all) => all.first().map(crate::bootstrap_signer::info),
+            Change::Set(map) => Some(crate::bootstrap_signer::info(&map)),
+            Change::Gone(_) => None,
+        };
+    }
+
+    pub(crate) fn service_range(&mut self, change: Change<ServiceCIDR>) {
+        apply(change, &mut self.service_ranges, |range| {
+            (range.metadata.name.clone().unwrap_or_default(), crate::service_ranges::facts(range))
         });
     }
 

@@ -2,7 +2,7 @@
 
 use crate::garbage::{self, Deed};
 use crate::observe::{Key, LEASES};
-use crate::{account_tokens, approver, in_use, namespace, quota, root_ca};
+use crate::{account_tokens, approver, bootstrap_signer, in_use, namespace, quota, root_ca, service_ranges};
 use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use config_kube::k8s_openapi::api::coordination::v1::Lease;
 use config_kube::k8s_openapi::api::core::v1::{
@@ -154,6 +154,20 @@ pub enum Write {
         /// The root's certificate.
         root: String,
     },
+    /// The public kubeconfig gets its signatures.
+    SignClusterInfo {
+        /// The config map's resource version: not written if it changed.
+        version: String,
+        /// The keys that change; null where one goes.
+        data: Value,
+    },
+    /// A range of services' addresses is held, or let go, or says whether it serves.
+    SettleRange {
+        /// Which.
+        name: String,
+        /// Its UID.
+        uid: String,
+    },
     /// A volume claim that no pod uses is let go.
     ReleaseClaim {
         /// Which.
@@ -190,6 +204,8 @@ impl Write {
             Self::Approve { name, .. } => ("approval", node(name)),
             Self::Aggregate { name, .. } => ("cluster-role", node(name)),
             Self::Delete { what: Deletable::Secret, key, .. } | Self::FillToken { key, .. } => ("secret", key.clone()),
+            Self::SignClusterInfo { .. } => ("cluster-info", node(bootstrap_signer::NAME)),
+            Self::SettleRange { name, .. } => ("service-range", node(name)),
             Self::ReleaseClaim { key, .. } => ("claim", key.clone()),
             Self::ReleaseVolume { name, .. } => ("volume", node(name)),
         }
@@ -239,6 +255,8 @@ impl Write {
                 client.patch::<ClusterRole>(None, &name, &Patch::Merge(patch)).await.map(drop)
             }
             Self::FillToken { key, uid, root } => account_tokens::fill(client, &key, &uid, &root).await,
+            Self::SignClusterInfo { version, data } => bootstrap_signer::sign(client, &version, data).await,
+            Self::SettleRange { name, uid } => service_ranges::settle(client, &name, &uid).await,
             Self::ReleaseClaim { key, uid } => in_use::release_claim(client, &key, &uid).await,
             Self::ReleaseVolume { name, uid } => in_use::release_volume(client, &name, &uid).await,
         }

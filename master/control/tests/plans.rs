@@ -4,7 +4,8 @@ use config_kube::k8s_openapi::api::core::v1::{NodeCondition, Taint, Toleration};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use jiff::{SignedDuration, Timestamp};
 use master_control::observe::{
-    AccountTokenFacts, Expiring, Key, NamespaceFacts, NodeFacts, Observed, PodFacts, RequestFacts, TokenFacts,
+    AccountTokenFacts, ClusterInfo, Expiring, Key, NamespaceFacts, NodeFacts, Observed, PodFacts, RangeFacts,
+    RequestFacts, SigningToken, TokenFacts,
 };
 use master_control::{Controller, Now, Options, Plan, Write, controllers};
 use serde_json::json;
@@ -390,7 +391,9 @@ fn every_namespace_that_stays_gets_its_account() {
             | Write::Aggregate { .. }
             | Write::FillToken { .. }
             | Write::ReleaseClaim { .. }
-            | Write::ReleaseVolume { .. } => panic!("{write:?}"),
+            | Write::ReleaseVolume { .. }
+            | Write::SignClusterInfo { .. }
+            | Write::SettleRange { .. } => panic!("{write:?}"),
         })
         .collect();
     assert_eq!(made, ["kube-system", "kube-public", "kube-node-lease", "default/default"]);
@@ -432,13 +435,70 @@ fn bootstrap_tokens_go_when_their_time_is_over() {
     let now = clock.after(0);
     for (name, seconds) in [("over", Some(-1)), ("later", Some(30)), ("never", None)] {
         let expires = seconds.map(|seconds| now.wall + SignedDuration::from_secs(seconds));
-        let facts = TokenFacts { uid: name.to_owned(), expires };
+        let facts = TokenFacts { uid: name.to_owned(), expires, signing: None };
         observed.bootstrap_tokens.insert(Key::new("kube-system", name), facts);
     }
     let plan = controller("token-cleaner").plan(&observed, now);
     let gone: Vec<String> = plan.writes.iter().map(|write| format!("{write:?}")).collect();
     assert!(gone.len() == 1 && gone[0].contains("over"), "{gone:?}");
     assert_eq!(plan.again, Some(Duration::from_secs(30)), "in time for the next");
+}
+
+#[test]
+fn the_public_kubeconfig_is_signed_with_the_tokens_that_may_and_with_no_other() {
+    let mut observed = Observed::default();
+    let clock = Clock::new();
+    let now = clock.after(0);
+    let token = |id: &str, seconds: Option<i64>, signs: bool| {
+        let signing = signs.then(|| SigningToken { id: id.to_owned(), secret: "secret".to_owned() });
+        let expires = seconds.map(|seconds| now.wall + SignedDuration::from_secs(seconds));
+        TokenFacts { uid: id.to_owned(), expires, signing }
+    };
+    for (id, seconds, signs) in
+        [("aaaaaa", None, true), ("bbbbbb", Some(30), true), ("cccccc", Some(-1), true), ("dddddd", None, false)]
+    {
+        observed.bootstrap_tokens.insert(Key::new("kube-system", id), token(id, seconds, signs));
+    }
+    let mut signer = controller("bootstrap-signer");
+    assert_eq!(signer.plan(&observed, now), Plan::default(), "there is nothing to sign");
+    let mut info =
+        ClusterInfo { version: "7".to_owned(), content: Some("kubeconfig".to_owned()), ..ClusterInfo::default() };
+    info.signatures.insert("eeeeee".to_owned(), "old".to_owned());
+    observed.cluster_info = Some(info.clone());
+    let plan = signer.plan(&observed, now);
+    let [Write::SignClusterInfo { version, data }] = plan.writes.as_slice() else { panic!("{plan:?}") };
+    let keys: Vec<&str> = data.as_object().expect("a map").keys().map(String::as_str).collect();
+    assert_eq!(
+        (version.as_str(), keys),
+        ("7", vec!["jws-kubeconfig-aaaaaa", "jws-kubeconfig-bbbbbb", "jws-kubeconfig-eeeeee"])
+    );
+    assert!(data["jws-kubeconfig-eeeeee"].is_null(), "nobody knows the token any more");
+    assert_eq!(plan.again, Some(Duration::from_secs(30)), "in time for the end of a token");
+    let signatures = ["aaaaaa", "bbbbbb"]
+        .map(|id| (id.to_owned(), data[format!("jws-kubeconfig-{id}")].as_str().expect("text").to_owned()));
+    observed.cluster_info = Some(ClusterInfo { signatures: signatures.into(), ..info });
+    assert!(signer.plan(&observed, now).writes.is_empty(), "all is signed");
+    let later = signer.plan(&observed, clock.after(31)).writes;
+    let rest = json!({"jws-kubeconfig-aaaaaa": data["jws-kubeconfig-aaaaaa"], "jws-kubeconfig-bbbbbb": null});
+    assert_eq!(later, [Write::SignClusterInfo { version: "7".to_owned(), data: rest }]);
+}
+
+#[test]
+fn ranges_are_settled_until_they_serve_or_are_gone() {
+    let mut observed = Observed::default();
+    for (name, going, held, ready) in [
+        ("serves", false, true, true),
+        ("loose", false, false, true),
+        ("silent", false, true, false),
+        ("going", true, true, false),
+        ("gone", true, false, false),
+    ] {
+        let facts = RangeFacts { uid: name.to_owned(), going, held, ready };
+        observed.service_ranges.insert(name.to_owned(), facts);
+    }
+    let plan = controller("service-cidrs-controller").plan(&observed, Clock::new().after(0));
+    let settled = |name: &str| Write::SettleRange { name: name.to_owned(), uid: name.to_owned() };
+    assert_eq!(plan.writes, ["going", "loose", "silent"].map(settled));
 }
 
 #[test]

@@ -3,8 +3,9 @@
 use config_kube::identity::{CONTROLLER_MANAGER_USER, NODE_LEASE_NAMESPACE};
 use config_kube::k8s_openapi::api::coordination::v1::Lease;
 use config_kube::k8s_openapi::api::core::v1::{
-    Binding, ConfigMap, Event, Namespace, Node, Pod, Secret, ServiceAccount,
+    Binding, ConfigMap, Event, Namespace, Node, Pod, Secret, Service, ServiceAccount,
 };
+use config_kube::k8s_openapi::api::networking::v1::ServiceCIDR;
 use config_kube::taints::{NO_EXECUTE, NO_SCHEDULE, UNREACHABLE};
 use futures_util::future::BoxFuture;
 use http_body_util::BodyExt;
@@ -382,6 +383,58 @@ async fn a_quota_is_counted_and_counted_anew_when_something_goes() {
     eventually("what is made is counted at once", used("3")).await;
     cluster.admin.delete::<ConfigMap>(Some("default"), "a", &DeleteParams::default()).await.expect("it goes");
     eventually("what goes is free again", used("2")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_range_of_addresses_goes_once_no_address_is_of_it() {
+    let cluster = cluster().await;
+    let ranges = "/apis/networking.k8s.io/v1/servicecidrs";
+    make(&cluster, ranges, json!({"metadata": {"name": "more"}, "spec": {"cidrs": ["10.222.0.0/24"]}})).await;
+    let services = "/api/v1/namespaces/default/services";
+    make(
+        &cluster,
+        services,
+        json!({"metadata": {"name": "s"}, "spec": {"clusterIP": "10.222.0.9", "ports": [{"port": 1}]}}),
+    )
+    .await;
+    let params = DeleteParams::default();
+    cluster.admin.delete::<ServiceCIDR>(None, "more", &params).await.expect("it begins to go");
+    let path = format!("{ranges}/more");
+    eventually("it says that it waits", || {
+        Box::pin(async {
+            let range = cluster.get(&path).await;
+            let condition = &range["status"]["conditions"][0];
+            condition["status"] == "False" && condition["reason"] == "Terminating"
+        })
+    })
+    .await;
+    cluster.admin.delete::<Service>(Some("default"), "s", &params).await.expect("it goes");
+    eventually("the range is gone", || Box::pin(async { cluster.get(&path).await["code"] == 404 })).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_public_kubeconfig_gets_the_signatures_of_tokens() {
+    let cluster = cluster().await;
+    let token = json!({
+        "metadata": {"name": "bootstrap-token-abcdef"}, "type": "bootstrap.kubernetes.io/token",
+        "stringData": {"token-id": "abcdef", "token-secret": "0123456789abcdef", "usage-bootstrap-signing": "true"},
+    });
+    make(&cluster, "/api/v1/namespaces/kube-system/secrets", token).await;
+    let maps = "/api/v1/namespaces/kube-public/configmaps";
+    make(
+        &cluster,
+        maps,
+        json!({"metadata": {"name": "cluster-info"}, "data": {"kubeconfig": "a", "jws-kubeconfig-gone00": "x"}}),
+    )
+    .await;
+    let path = format!("{maps}/cluster-info");
+    eventually("it is signed", || {
+        Box::pin(async {
+            let data = cluster.get(&path).await["data"].clone();
+            data["jws-kubeconfig-abcdef"].is_string() && data.get("jws-kubeconfig-gone00").is_none()
+        })
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -119,6 +119,7 @@ async fn control_plane(api: ApiServer, service: Arc<AttestationService>, root: S
     let options = master_control::Options { root_ca: Some(root), ..master_control::Options::default() };
     tokio::join!(
         Box::pin(service.run()),
+        Box::pin(api.keep_allocations()),
         Box::pin(master_schedule::run(scheduler, master_schedule::Options::default(), std::future::pending())),
         Box::pin(master_control::run(controllers, options, std::future::pending())),
     );

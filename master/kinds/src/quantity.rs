@@ -1,10 +1,13 @@
-//! Quantities that keep the form in which they were written, and lists of them by resource name.
+//! Quantities that keep the form in which they were written, the one way to write each, and lists of them by resource name.
 
 use crate::validate::Fields;
 use config_kube::Amount;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::fmt;
+
+/// Billionths in a unit.
+const UNIT: i128 = 1_000_000_000;
 
 /// How a quantity is written (apimachinery `resource.Format`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -57,15 +60,15 @@ impl Quantity {
 
     /// Reads a value of the API: text, or a number.
     pub fn read(value: &Value) -> Option<Self> {
-        let number;
-        let text = match value {
-            Value::String(text) => text.as_str(),
-            Value::Number(found) => {
-                number = found.to_string();
-                &number
-            }
-            Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => return None,
-        };
+        match value {
+            Value::String(text) => Self::parse(text),
+            Value::Number(found) => Self::parse(&found.to_string()),
+            Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
+        }
+    }
+
+    /// Reads a text.
+    pub fn parse(text: &str) -> Option<Self> {
         let amount = text.parse().ok()?;
         let form = match text.trim_start_matches(|c: char| c.is_ascii_digit() || matches!(c, '.' | '+' | '-')) {
             suffix if suffix.ends_with('i') => Form::Binary,
@@ -83,6 +86,16 @@ impl Quantity {
     /// Whether it is nothing.
     pub fn is_zero(self) -> bool {
         self.amount == Amount::ZERO
+    }
+
+    /// Whether it is less than nothing.
+    pub fn is_negative(self) -> bool {
+        self.amount < Amount::ZERO
+    }
+
+    /// Whether it is a whole number.
+    pub fn is_whole(self) -> bool {
+        self.amount.nanos() % UNIT == 0
     }
 
     /// The sum, in this one's form; in the other's where this is nothing.
@@ -103,7 +116,6 @@ impl Quantity {
 impl fmt::Display for Quantity {
     /// Upstream's canonical form: the largest suffix that leaves a whole number.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const UNIT: i128 = 1_000_000_000;
         let nanos = self.amount.nanos();
         if self.form == Form::Binary && nanos % UNIT == 0 && nanos.abs() >= 1024 * UNIT {
             let units = nanos / UNIT;
@@ -203,6 +215,7 @@ impl fmt::Display for Quantities {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
     use serde_json::json;
 
     fn read(text: &str) -> Quantity {
@@ -226,9 +239,33 @@ mod tests {
             ("0.5Ki", "512"),
             ("1000m", "1"),
             ("100G", "100G"),
+            ("1023Ki", "1023Ki"),
+            ("12E0", "12"),
+            ("12e-1", "1200e-3"),
+            ("-5", "-5"),
+            ("+5", "5"),
+            ("0.0000000001", "1n"),
+            ("1.0001Ki", "1024102400u"),
+            ("-1024Ki", "-1Mi"),
+            ("9223372036854775807", "9223372036854775807"),
+            ("99999999999999999999999999999999999999999999", "9223372036854775807"),
         ];
         for (text, shown) in cases {
             assert_eq!(read(text).to_string(), shown, "{text}");
+        }
+        for bad in ["", ".", "1.2.3", "1x", "--1", "Ki", "1 k", "e3"] {
+            assert_eq!(Quantity::parse(bad), None, "{bad}");
+        }
+        assert_eq!(Quantity::read(&json!(0.5)).unwrap().to_string(), "500m");
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_reads_the_same_and_is_written_so_again(number in any::<i32>(), suffix in "(n|u|m|k|M|Ki|Mi|e2|)") {
+            let first = read(&format!("{number}{suffix}"));
+            let again = read(&first.to_string());
+            prop_assert_eq!(first, again);
+            prop_assert_eq!(first.to_string(), again.to_string());
         }
     }
 

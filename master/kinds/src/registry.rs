@@ -136,6 +136,8 @@ pub enum Review {
     SelfSubjectRules,
     /// Not a question: that a pod be put on a node, in the older form that names the pod itself.
     Binding,
+    /// Not a question, and not created: how the cluster's parts are at the moment, read only.
+    Components,
 }
 
 /// One column of a table answer.
@@ -203,8 +205,8 @@ pub struct Strategy {
     pub through: fn(Subresource, &mut Fields, &Fields, &Fields),
     /// Checks an object.
     pub validate: fn(&Fields, &mut Faults),
-    /// Says what a writer should know, though the object is taken.
-    pub warn: fn(&Fields, &mut Vec<String>),
+    /// Says what a writer should know, though the object is taken: the new object, the old one where there is one.
+    pub warn: fn(&Fields, Option<&Fields>, &mut Vec<String>),
     /// Checks what only new objects must heed.
     pub validate_create: fn(&Fields, &mut Faults),
     /// Checks a change, but through subresources that change the spec in ways of their own (ephemeral containers,
@@ -240,7 +242,7 @@ impl Default for Strategy {
             validate_create: |_, _| (),
             validate_update: |_, _, _| (),
             validate_through: |_, _, _, _| (),
-            warn: |_, _| (),
+            warn: |_, _, _| (),
             status_at_creation: false,
             status_carries_metadata: true,
             generation: false,
@@ -306,6 +308,8 @@ pub struct Kind {
     pub strategy: Strategy,
     /// The question that it is, where it is one.
     pub review: Option<Review>,
+    /// What everybody who asks for it is told, where there is something better by now.
+    pub deprecated: Option<&'static str>,
     /// Top-level fields that are called otherwise in the store: served name, stored name.
     pub renames: &'static [(&'static str, &'static str)],
     /// How this version becomes the stored one and back, where that is more than renaming.
@@ -341,6 +345,7 @@ impl Kind {
             selectable: &[],
             strategy: Strategy::default(),
             review: None,
+            deprecated: None,
             renames: &[],
             conversion: None,
             source: |generator| generator.subschema_for::<T>(),
@@ -409,6 +414,7 @@ impl Kind {
     /// The verbs, as discovery tells them.
     pub fn verbs(&self) -> &'static [&'static str] {
         match self.review {
+            Some(Review::Components) => &["get", "list"],
             Some(_) => &["create"],
             None => &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"],
         }

@@ -3,18 +3,11 @@
 
 mod common;
 
-use common::{change_faults, faults, kind, made};
+use common::{change_faults, faults, kind, made, starts};
 use serde_json::{Value, json};
 
 fn named(spec: &Value) -> Value {
     json!({"metadata": {"name": "a", "namespace": "default"}, "spec": spec})
-}
-
-/// Each expected text is the beginning of one fault, in order.
-#[track_caller]
-fn starts(told: &[String], expected: &[&str]) {
-    let fits = told.len() == expected.len() && told.iter().zip(expected).all(|(fault, start)| fault.starts_with(start));
-    assert!(fits, "{told:#?} instead of {expected:#?}");
 }
 
 #[test]
@@ -295,7 +288,7 @@ fn limits_and_quotas() {
     ] {
         assert!(told.iter().any(|fault| fault.starts_with(start)), "{start} in {told:#?}");
     }
-    assert_eq!(told.len(), 5, "{told:#?}");
+    assert_eq!(told.len(), 6, "{told:#?}");
 }
 
 #[test]
@@ -334,18 +327,104 @@ fn webhooks_and_policies_say_that_nothing_enforces_them() {
     }]});
     starts(&faults(&hooks, &hook), &[]);
     let mut warnings = Vec::new();
-    (hooks.strategy.warn)(&made(&hooks, &hook), &mut warnings);
+    (hooks.strategy.warn)(&made(&hooks, &hook), None, &mut warnings);
     assert!(warnings.iter().any(|warning| warning.contains("nothing is enforced")), "{warnings:?}");
     starts(
         &faults(&hooks, &json!({"webhooks": [{"name": "a", "clientConfig": {"url": "http://x"}}]})),
         &[
             "webhooks[0].name: Invalid value: \"a\": should be a domain with at least three segments separated by dots",
             "webhooks[0].sideEffects: Required value: must specify one of None, NoneOnDryRun",
+            "webhooks[0].clientConfig.url: Invalid value: \"http\": 'https' is the only allowed URL scheme; desired format:",
             "webhooks[0].admissionReviewVersions: Required value: must specify one of v1, v1beta1",
-            "webhooks[0].clientConfig.url: Invalid value: \"http://x\": 'https' is the only allowed URL scheme",
         ],
     );
-    let bindings = kind("admissionregistration.k8s.io", "validatingadmissionpolicybindings");
+    let resources = ["pods", "*", "a/*", "a/b", "*/c", "d/c", ""];
+    let bad = json!({"webhooks": [{
+        "name": "a.b.c", "sideEffects": "Some", "admissionReviewVersions": ["v2", "v2", "V"],
+        "clientConfig": {"service": {"namespace": "n", "port": 0, "path": "/a//B"}},
+        "rules": [{"apiGroups": ["*", "a"], "apiVersions": [""], "resources": resources, "operations": ["*", "DO"]}],
+        "matchConditions": [{"name": "-", "expression": " "}, {}],
+    }]});
+    starts(
+        &faults(&hooks, &bad),
+        &[
+            "webhooks[0].rules[0].operations: Invalid value: [\"*\",\"DO\"]: if '*' is present, must not specify other operations",
+            "webhooks[0].rules[0].operations[1]: Unsupported value: \"DO\"",
+            "webhooks[0].rules[0].apiGroups: Invalid value: [\"*\",\"a\"]: if '*' is present, must not specify other API groups",
+            "webhooks[0].rules[0].apiVersions[0]: Required value",
+            "webhooks[0].rules[0].resources[3]: Invalid value: \"a/b\": if 'a/*' is present, must not specify a/b",
+            "webhooks[0].rules[0].resources[5]: Invalid value: \"d/c\": if '*/c' is present, must not specify d/c",
+            "webhooks[0].rules[0].resources[6]: Required value",
+            "webhooks[0].sideEffects: Unsupported value: \"Some\": supported values: \"None\", \"NoneOnDryRun\"",
+            "webhooks[0].clientConfig.service.name: Required value",
+            "webhooks[0].clientConfig.service.port: Invalid value: 0: port is not valid: must be between 1 and 65535",
+            "webhooks[0].clientConfig.service.path: Invalid value: \"/a//B\": segment[1] may not be empty",
+            "webhooks[0].clientConfig.service.path: Invalid value: \"/a//B\": segment[2]: a lowercase RFC 1123 subdomain",
+            "webhooks[0].matchConditions[0].expression: Required value",
+            "webhooks[0].matchConditions[0].name: Invalid value: \"-\": name part must consist",
+            "webhooks[0].matchConditions[1].expression: Required value",
+            "webhooks[0].matchConditions[1].name: Required value",
+            "webhooks[0].admissionReviewVersions[1]: Invalid value: \"v2\": duplicate version",
+            "webhooks[0].admissionReviewVersions[2]: Invalid value: \"V\": a DNS-1035 label",
+            "webhooks[0].admissionReviewVersions: Invalid value: [\"v2\",\"v2\",\"V\"]: must include at least one of v1, v1beta1",
+        ],
+    );
+}
+
+#[test]
+fn policies_of_admission() {
+    let kinds = |plural: &str| kind("admissionregistration.k8s.io", plural);
+    let bindings = kinds("validatingadmissionpolicybindings");
     let told = faults(&bindings, &named(&json!({"policyName": "p", "validationActions": ["Deny", "Warn"]})));
     starts(&told, &["spec.validationActions: Invalid value: [\"Deny\",\"Warn\"]: must not contain both Deny and Warn"]);
+    let both = json!({"policyName": "", "paramRef": {"name": "a/b", "selector": {}}});
+    starts(
+        &faults(&bindings, &named(&both)),
+        &[
+            "spec.policyName: Required value",
+            "spec.paramRef.name: Invalid value: \"a/b\": may not contain '/'",
+            "spec.paramRef.name: Forbidden: name and selector are mutually exclusive",
+            "spec.paramRef.selector: Forbidden: name and selector are mutually exclusive",
+            "spec.paramRef.parameterNotFoundAction: Required value",
+            "spec.validationActions: Required value: at least one validation action is required",
+        ],
+    );
+    let policies = kinds("validatingadmissionpolicies");
+    let bad = json!({
+        "paramKind": {"apiVersion": "a/b/c", "kind": "K_"}, "matchConstraints": {},
+        "variables": [{"name": "in", "expression": "x"}, {"name": " "}],
+        "validations": [{"expression": " ", "message": "a\nb", "messageExpression": " ", "reason": "Gone"}],
+        "auditAnnotations": [{"key": "k", "valueExpression": "x"}, {"key": "k"}],
+    });
+    starts(
+        &faults(&policies, &named(&bad)),
+        &[
+            "spec.paramKind.apiVersion: Invalid value: \"a/b/c\": unexpected GroupVersion string: a/b/c",
+            "spec.paramKind.kind: Invalid value: \"K_\": may have mixed case, but should otherwise match: a DNS-1035 label",
+            "spec.matchConstraints.resourceRules: Required value",
+            "spec.variables[0].name: Invalid value: \"in\": name is not a valid CEL identifier",
+            "spec.variables[1].name: Required value: name is not specified",
+            "spec.variables[1].expression: Required value: expression is not specified",
+            "spec.validations[0].expression: Required value: expression is not specified",
+            "spec.validations[0].messageExpression: Invalid value: \" \": must be non-empty if specified",
+            "spec.validations[0].message: Invalid value: \"a\\nb\": message must not contain line breaks",
+            "spec.validations[0].reason: Unsupported value: \"Gone\"",
+            "spec.auditAnnotations[1].valueExpression: Required value: valueExpression is not specified",
+            "spec.auditAnnotations[1].key: Duplicate value: \"k\"",
+        ],
+    );
+    let rule = json!({"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["DELETE"]});
+    let bad = json!({
+        "matchConstraints": {"resourceRules": [rule]}, "reinvocationPolicy": "Never",
+        "mutations": [{"patchType": "JSONPatch", "applyConfiguration": {"expression": "x"}}, {}],
+    });
+    starts(
+        &faults(&kinds("mutatingadmissionpolicies"), &named(&bad)),
+        &[
+            "spec.matchConstraints.resourceRules[0].operations[0]: Unsupported value: \"DELETE\": supported values: \"CREATE\",",
+            "spec.mutations[0].jsonPatch: Required value: must be specified when patchType is JSONPatch",
+            "spec.mutations[0].applyConfiguration: Invalid value: {\"expression\":\"x\"}: must not be specified when patchType is",
+            "spec.mutations[1].patchType: Required value",
+        ],
+    );
 }

@@ -34,6 +34,9 @@ const CONTROLLERS: &[Need] = &[
     ("update patch", "certificates.k8s.io", "certificatesigningrequests/approval certificatesigningrequests/status"),
     ("update patch escalate", "rbac.authorization.k8s.io", "clusterroles"),
     ("create", "", "serviceaccounts/token"),
+    ("get list watch patch", "networking.k8s.io", "servicecidrs"),
+    ("patch", "networking.k8s.io", "servicecidrs/status"),
+    ("list", "networking.k8s.io", "ipaddresses"),
     RECORDS,
 ];
 

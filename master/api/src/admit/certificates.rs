@@ -10,6 +10,7 @@ use crate::registry::Subresource;
 use crate::validate::{Fields, get, items, object, text};
 use base64::Engine;
 use config_kube::identity::MASTERS_GROUP;
+use serde_json::Value;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::prelude::FromDer;
 
@@ -44,42 +45,28 @@ impl Plugin for CertificateSubjectRestriction {
     }
 }
 
-/// The plugin.
+/// A plugin: who decides on a request by a subresource must be let do so for the request's signer.
 #[derive(Debug)]
-pub(super) struct CertificateApproval;
-
-impl Plugin for CertificateApproval {
-    fn name(&self) -> &'static str {
-        "CertificateApproval"
-    }
-
-    fn concerns(&self, request: &Request<'_>) -> bool {
-        request.is("certificates.k8s.io", "certificatesigningrequests")
-            && request.subresource == Some(Subresource::Approval)
-    }
-
-    fn check<'a>(
-        &'a self,
-        request: &'a Request<'a>,
-        object: &'a Fields,
-        _admitted: &'a mut Admitted,
-    ) -> BoxFuture<'a, Result<(), ApiError>> {
-        Box::pin(allowed(request, "approve", object))
-    }
+pub(super) struct Decision {
+    name: &'static str,
+    subresource: Subresource,
+    verb: &'static str,
 }
 
-/// The plugin.
-#[derive(Debug)]
-pub(super) struct CertificateSigning;
+/// Approval and denial.
+pub(super) const APPROVAL: Decision =
+    Decision { name: "CertificateApproval", subresource: Subresource::Approval, verb: "approve" };
+/// The certificate, or that there will be none.
+pub(super) const SIGNING: Decision =
+    Decision { name: "CertificateSigning", subresource: Subresource::Status, verb: "sign" };
 
-impl Plugin for CertificateSigning {
+impl Plugin for Decision {
     fn name(&self) -> &'static str {
-        "CertificateSigning"
+        self.name
     }
 
     fn concerns(&self, request: &Request<'_>) -> bool {
-        request.is("certificates.k8s.io", "certificatesigningrequests")
-            && request.subresource == Some(Subresource::Status)
+        request.is("certificates.k8s.io", "certificatesigningrequests") && request.subresource == Some(self.subresource)
     }
 
     fn check<'a>(
@@ -89,16 +76,18 @@ impl Plugin for CertificateSigning {
         _admitted: &'a mut Admitted,
     ) -> BoxFuture<'a, Result<(), ApiError>> {
         Box::pin(async move {
-            let status = |fields: Option<&Fields>| {
-                let status = fields.and_then(|fields| object(fields, "status")).cloned().unwrap_or_default();
-                let failed: Vec<_> =
-                    items(&status, "conditions").iter().filter(|c| c["type"] == "Failed").cloned().collect();
-                (get(&status, "certificate").clone(), failed)
-            };
             // Who changes nothing of a signer's word needs not be one.
-            if status(Some(new)) == status(request.old) { Ok(()) } else { allowed(request, "sign", new).await }
+            let unchanged = self.subresource == Subresource::Status && signed(Some(new)) == signed(request.old);
+            if unchanged { Ok(()) } else { allowed(request, self.verb, new).await }
         })
     }
+}
+
+/// What only the signer says: the certificate, and that there will be none.
+fn signed(request: Option<&Fields>) -> (Value, Vec<Value>) {
+    let status = request.and_then(|request| object(request, "status")).cloned().unwrap_or_default();
+    let failed = items(&status, "conditions").iter().filter(|condition| condition["type"] == "Failed").cloned();
+    (get(&status, "certificate").clone(), failed.collect())
 }
 
 /// Whether the caller may do something in the name of a request's signer: named itself, or with all of its domain.

@@ -1,7 +1,7 @@
 //! Which plugins there are, in upstream's order, and which of them are on.
 
 use super::Plugin;
-use super::certificates::{CertificateApproval, CertificateSigning, CertificateSubjectRestriction};
+use super::certificates::{self, CertificateSubjectRestriction};
 use super::claim_resize::PersistentVolumeClaimResize;
 use super::default_ingress_class::DefaultIngressClass;
 use super::default_storage_class::DefaultStorageClass;
@@ -45,8 +45,8 @@ static KNOWN: &[Known] = &[
     Known { plugin: &OwnerReferencesPermissionEnforcement, on: false },
     on(&PersistentVolumeClaimResize),
     on(&RuntimeClass),
-    on(&CertificateApproval),
-    on(&CertificateSigning),
+    on(&certificates::APPROVAL),
+    on(&certificates::SIGNING),
     on(&CertificateSubjectRestriction),
     on(&DefaultIngressClass),
     on(&ResourceQuota),

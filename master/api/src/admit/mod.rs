@@ -209,6 +209,8 @@ async fn admit(request: &Request<'_>, fields: &mut Fields) -> Result<Admitted, A
         }
     }
     crate::allocate::admit(request, fields, &mut admitted).await?;
-    (request.call.kind.strategy.warn)(fields, &mut admitted.warnings);
+    if request.subresource.is_none() {
+        (request.call.kind.strategy.warn)(fields, request.old, &mut admitted.warnings);
+    }
     Ok(admitted)
 }

@@ -2,7 +2,8 @@
 //!
 //! Guarantee: whatever writes at the same time, `status.used` never passes `status.hard` by a write that was admitted: the
 //! quota is written together with the object, and only if it is still as it was read. What becomes free is counted anew by
-//! the controller, which writes under the same condition.
+//! the controller, which writes under the same condition. What a new or changed quota limits and nobody has counted yet is
+//! refused until the controller has counted it, moments later: nothing is made that no count would tell of.
 
 use super::{Admitted, Operation, Plugin, Request, name_of};
 use crate::error::{ApiError, Reason};
@@ -102,7 +103,7 @@ fn charged(
     {
         return Err(format!("failed quota: {}: {missing}", quota.name));
     }
-    if concerned.iter().any(|name| quota.used.get(name).is_none()) {
+    if !quota.uncounted(&concerned).is_empty() {
         return Err(format!("status unknown for quota: {}, resources: {}", quota.name, concerned.join(",")));
     }
     let mut delta = quota::usage(group, plural, object, now);
@@ -178,6 +179,22 @@ mod tests {
         );
         let unknown = quota(json!({"pods": "1"}), json!({}), json!({}));
         assert_eq!(charge_pod(&unknown, &pod(asks)).unwrap_err(), "status unknown for quota: q, resources: pods");
+    }
+
+    #[test]
+    fn nothing_is_made_under_a_quota_that_nobody_has_counted_yet() {
+        let new = |spec: Value, status: Value| {
+            Quota::read(&fields(&json!({"metadata": {"name": "q"}, "spec": {"hard": spec}, "status": status})))
+        };
+        let make = |quota: &Quota| charged(quota, ("", "configmaps"), &Fields::new(), None, Timestamp::UNIX_EPOCH);
+        let limits = json!({"configmaps": "5", "count/configmaps": "5", "secrets": "5"});
+        let unknown = "status unknown for quota: q, resources: configmaps,count/configmaps";
+        assert_eq!(make(&new(limits.clone(), json!({}))).unwrap_err(), unknown);
+        let one = json!({"hard": {"configmaps": "5"}, "used": {"configmaps": "1"}});
+        assert_eq!(make(&new(limits, one.clone())).unwrap_err(), unknown, "a limit that came later");
+        let counted = make(&new(json!({"configmaps": "5", "secrets": "5"}), one)).unwrap().unwrap();
+        assert_eq!(counted.to_string(), "configmaps=2");
+        assert_eq!(make(&new(json!({"secrets": "5"}), json!({}))), Ok(None), "no limit of these objects");
     }
 
     #[test]

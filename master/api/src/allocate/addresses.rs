@@ -4,7 +4,8 @@ use super::{Held, Owner, below, has_address, reserved, texts};
 use crate::admit::{Admitted, Request};
 use crate::error::{ApiError, Reason};
 use crate::kinds::family_of;
-use crate::object::{self, meta_text};
+use crate::object::{self, meta_text, metadata};
+use crate::registry::Kind;
 use crate::validate::net::Range;
 use crate::validate::{At, Faults, Fields, get, object as inner, text};
 use crate::verbs::{Call, store_error};
@@ -16,8 +17,12 @@ use std::net::IpAddr;
 /// Addresses tried at random before the ranges are looked through.
 const PROBES: usize = 16;
 /// Store keys of ranges and addresses.
-const RANGES: &str = "servicecidrs.networking.k8s.io/";
-const ADDRESSES: &str = "ipaddresses.networking.k8s.io/";
+pub(super) const RANGES: &str = "servicecidrs.networking.k8s.io/";
+pub(super) const ADDRESSES: &str = "ipaddresses.networking.k8s.io/";
+
+/// By whom the object of an address was made.
+const MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
+const MANAGER: &str = "ipallocator.k8s.io";
 
 /// The addresses that a service's spec has.
 pub(super) fn of(spec: &Fields) -> Vec<IpAddr> {
@@ -83,11 +88,20 @@ async fn known_ranges(call: &Call) -> Result<Vec<(Range, Entry)>, ApiError> {
     for entry in listing.entries {
         let object: Fields = serde_json::from_slice(&entry.value).unwrap_or_default();
         if meta_text(&object, "deletionTimestamp").is_empty() {
-            let spec = inner(&object, "spec").cloned().unwrap_or_default();
-            ranges.extend(texts(&spec, "cidrs").filter_map(Range::parse).map(|range| (range, entry.clone())));
+            ranges.extend(ranges_of(&object).into_iter().map(|range| (range, entry.clone())));
         }
     }
     Ok(ranges)
+}
+
+fn ranges_of(object: &Fields) -> Vec<Range> {
+    inner(object, "spec").into_iter().flat_map(|spec| texts(spec, "cidrs")).filter_map(Range::parse).collect()
+}
+
+/// The ranges that there are, those on their way out among them.
+pub(super) fn all_ranges(entries: &[Entry]) -> Vec<Range> {
+    let objects = entries.iter().filter_map(|entry| serde_json::from_slice::<Fields>(&entry.value).ok());
+    objects.flat_map(|object| ranges_of(&object)).collect()
 }
 
 fn key(address: IpAddr) -> String {
@@ -168,26 +182,13 @@ impl Held<'_> {
         Ok(offsets.find(|offset| !taken.contains(offset)).map(|offset| range.at(offset)))
     }
 
-    /// The object that holds an address.
+    /// Takes an address.
     fn write_address(&mut self, address: IpAddr) -> Result<(), ApiError> {
         let registry = &self.call.api.inner.registry;
         let Some(kind) = registry.find("networking.k8s.io", "v1", "ipaddresses") else {
             return Err(full("the kind IPAddress is not served"));
         };
-        let object = json!({
-            "metadata": {
-                "name": address.to_string(), "uid": uuid::Uuid::new_v4().to_string(), "creationTimestamp": object::now(),
-                "labels": {
-                    "ipaddress.kubernetes.io/ip-family": family_of(address),
-                    "ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io",
-                },
-            },
-            "spec": {"parentRef": {
-                "group": "", "resource": "services", "namespace": self.owner.namespace, "name": self.owner.name,
-            }},
-        });
-        let bytes = object::encode(kind, object.as_object().cloned().unwrap_or_default())?;
-        self.ops.push(Op::create(&key(address), bytes));
+        self.ops.push(held_by(kind, address, &self.owner)?);
         Ok(())
     }
 
@@ -203,6 +204,26 @@ impl Held<'_> {
     }
 }
 
+/// Makes the object that holds an address for a service.
+pub(super) fn held_by(kind: &Kind, address: IpAddr, owner: &Owner) -> Result<Op, ApiError> {
+    let object = json!({
+        "metadata": {
+            "name": address.to_string(), "uid": uuid::Uuid::new_v4().to_string(), "creationTimestamp": object::now(),
+            "labels": {"ipaddress.kubernetes.io/ip-family": family_of(address), MANAGED_BY: MANAGER},
+        },
+        "spec": {"parentRef": {
+            "group": "", "resource": "services", "namespace": owner.namespace, "name": owner.name,
+        }},
+    });
+    let bytes = object::encode(kind, object.as_object().cloned().unwrap_or_default())?;
+    Ok(Op::create(&key(address), bytes))
+}
+
+/// Whether the object of an address is one that was made for a service.
+pub(super) fn is_own(object: &Fields) -> bool {
+    inner(metadata(object), "labels").is_some_and(|labels| text(labels, MANAGED_BY) == MANAGER)
+}
+
 fn full(why: &str) -> ApiError {
     ApiError::new(Reason::InternalError, format!("Internal error occurred: failed to allocate a serviceIP: {why}"))
 }
@@ -213,7 +234,7 @@ fn parent(stored: &[u8]) -> Option<Owner> {
     parent_of(&object)
 }
 
-fn parent_of(object: &Fields) -> Option<Owner> {
+pub(super) fn parent_of(object: &Fields) -> Option<Owner> {
     let parent = inner(inner(object, "spec")?, "parentRef")?;
     let service = text(parent, "group").is_empty() && text(parent, "resource") == "services";
     service.then(|| Owner { namespace: text(parent, "namespace").to_owned(), name: text(parent, "name").to_owned() })
@@ -231,32 +252,6 @@ pub(super) async fn check_unused(request: &Request<'_>, object: &Fields) -> Resu
         return Err(request.call.forbidden(name, &format!("the address is in use by the service {}", owner.text())));
     }
     Ok(())
-}
-
-/// A range stays as long as an address is of it and of no other.
-pub(super) async fn check_range_unused(request: &Request<'_>, object: &Fields) -> Result<(), ApiError> {
-    let name = meta_text(object, "name");
-    let spec = inner(object, "spec").cloned().unwrap_or_default();
-    let own: Vec<Range> = texts(&spec, "cidrs").filter_map(Range::parse).collect();
-    let own_key = format!("{RANGES}{name}");
-    let others = known_ranges(request.call).await?;
-    let query = ListQuery { prefix: ADDRESSES.to_owned(), ..ListQuery::default() };
-    let listing = request.call.api.inner.store.list(query).await.map_err(store_error)?;
-    let addresses = listing.entries.iter().filter_map(|entry| entry.key.strip_prefix(ADDRESSES)?.parse().ok());
-    let orphan =
-        addresses.filter(|address| own.iter().any(|range| range.contains(*address))).find(|address: &IpAddr| {
-            !others.iter().any(|(range, entry)| *entry.key != *own_key && range.contains(*address))
-        });
-    match orphan {
-        None => Ok(()),
-        Some(address) => {
-            let text = format!(
-                "There are still IPAddresses referencing the ServiceCIDR ({address}), please remove them or create a \
-                 new ServiceCIDR"
-            );
-            Err(request.call.forbidden(name, &text))
-        }
-    }
 }
 
 #[cfg(test)]

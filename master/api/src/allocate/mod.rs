@@ -8,6 +8,7 @@ mod addresses;
 mod defaults;
 mod families;
 mod ports;
+mod repair;
 
 use crate::admit::{Admitted, Operation, Request};
 use crate::error::ApiError;
@@ -21,6 +22,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 
 pub(crate) use defaults::prepare;
+pub(crate) use repair::run as repair;
 
 /// From where services get what they need, and where the API itself is found.
 #[derive(Debug, Clone)]
@@ -100,16 +102,13 @@ async fn free(call: &Call, object: &Fields) -> Result<Vec<Op>, ApiError> {
     Ok(held.ops)
 }
 
-/// Refuses to let go of what a service stands on: an address that it has, a range that its address is of.
+/// Refuses to let go of an address that a service has. A range is held by its finalizer.
 pub(crate) async fn check_delete(request: &Request<'_>, object: &Fields) -> Result<(), ApiError> {
     if request.operation != Operation::Delete {
         return Ok(());
     }
     if request.is("networking.k8s.io", "ipaddresses") {
         return Box::pin(addresses::check_unused(request, object)).await;
-    }
-    if request.is("networking.k8s.io", "servicecidrs") {
-        return Box::pin(addresses::check_range_unused(request, object)).await;
     }
     Ok(())
 }

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 
 /// Ports tried at random before the range is looked through.
 const PROBES: usize = 16;
-const TABLE: &str = "nodeports/";
+pub(super) const TABLE: &str = "nodeports/";
 
 const TAKEN: &str = "provided port is already allocated";
 
@@ -108,7 +108,7 @@ async fn health_port(held: &mut Held<'_>, spec: &mut Fields, chosen: &mut Chosen
     Ok(())
 }
 
-fn key(port: i64) -> String {
+pub(super) fn key(port: i64) -> String {
     format!("{TABLE}{port}")
 }
 

@@ -1,7 +1,7 @@
 //! Documents in version 3: the schemas of a group and version, and its paths.
 
 use super::operation::{Action, Operation, PATCHES};
-use crate::registry::{Kind, Registry, Subresource};
+use crate::registry::{Kind, Registry, Review, Subresource};
 use crate::schema::{self, DEFINITIONS, Source};
 use config_kube::k8s_openapi::api::authentication::v1::TokenRequest;
 use config_kube::k8s_openapi::api::autoscaling::v1::Scale;
@@ -77,7 +77,7 @@ fn document(root: &str, kinds: &[&Arc<Kind>]) -> Value {
         if let Some(definition) = definitions.get_mut(&kind.schema) {
             definition["x-kubernetes-group-version-kind"] = json!([gvk]);
         }
-        if kind.review.is_none() {
+        if kind.review.is_none_or(|review| review == Review::Components) {
             definitions.insert(format!("{}List", kind.schema), list_definition(kind));
         }
         add_paths(root, kind, &mut paths);
@@ -133,6 +133,11 @@ fn add_paths(root: &str, kind: &Kind, paths: &mut Map<String, Value>) {
     let collection = format!("{root}{namespaced}/{}", kind.plural);
     let object = format!("{collection}/{{name}}");
     let make = |action: Action| Operation::of(kind, action).value();
+    if kind.review == Some(Review::Components) {
+        paths.insert(collection, with_parameters(kind, false, json!({"get": make(Action::List)})));
+        paths.insert(object, with_parameters(kind, true, json!({"get": make(Action::Read)})));
+        return;
+    }
     if kind.review.is_some() {
         paths.insert(collection.clone(), with_parameters(kind, false, json!({"post": make(Action::Create)})));
         return;

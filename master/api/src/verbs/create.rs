@@ -146,7 +146,7 @@ pub(super) fn validate(call: &Call, fields: &Fields) -> Result<(), ApiError> {
 }
 
 /// Adds warnings to an answer (RFC 7234, 5.5).
-pub(super) fn warned(mut response: Response<Body>, warnings: &[String]) -> Response<Body> {
+pub(crate) fn warned(mut response: Response<Body>, warnings: &[String]) -> Response<Body> {
     for warning in warnings.iter().take(20) {
         let escaped = warning.replace('\\', "\\\\").replace('"', "\\\"");
         if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{escaped}\"")) {

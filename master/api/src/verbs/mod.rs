@@ -3,6 +3,7 @@
 mod answer;
 mod bind;
 mod body;
+mod components;
 mod create;
 mod delete;
 mod evict;
@@ -23,7 +24,7 @@ mod token;
 mod update;
 mod watch;
 
-pub(crate) use create::generate;
+pub(crate) use create::{generate, warned};
 
 use crate::error::{ApiError, Cause, Reason};
 use crate::metrics::About;

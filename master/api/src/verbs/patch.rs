@@ -76,7 +76,9 @@ fn check_name(call: &Call, fields: &Fields) -> Result<(), ApiError> {
 
 /// Applies a configuration: server-side apply.
 async fn apply(call: &Call, subresource: Option<Subresource>, bytes: &Bytes) -> Result<Response<Body>, ApiError> {
-    let (config, warnings) = configuration(call, bytes, &call.kind.api_version(), &call.kind.kind)?;
+    let (mut config, warnings) = configuration(call, bytes, &call.kind.api_version(), &call.kind.kind)?;
+    // As they are stored, so that an amount written in another way is neither a change nor a conflict.
+    call.api.inner.registry.schemas().canonical(&call.kind.schema, &mut config);
     let demanded = meta_text(&config, "resourceVersion").to_owned();
     for _ in 0..TRIES {
         let Some(entry) = call.api.inner.store.get(&call.key()).await.map_err(store_error)?.entry else {

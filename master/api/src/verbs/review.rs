@@ -1,6 +1,6 @@
 //! Reviews: questions to authentication and authorization, answered at once and never stored.
 
-use super::Call;
+use super::{Call, components};
 use crate::authenticate;
 use crate::authorize::{Decision, Question, Request, Resource, decide, with_roles};
 use crate::error::{ApiError, Reason};
@@ -19,6 +19,9 @@ pub(super) fn run(call: &Call, review: Review, content: Body) -> BoxFuture<'_, R
 }
 
 async fn answer(call: &Call, review: Review, content: Body) -> Result<Response<Body>, ApiError> {
+    if review == Review::Components {
+        return components::read(call).await;
+    }
     if call.target.verb != Verb::Create || !call.target.name.is_empty() {
         return Err(not_allowed());
     }
@@ -37,8 +40,8 @@ async fn answer(call: &Call, review: Review, content: Body) -> Result<Response<B
             access(call, &named(spec), spec).await?
         }
         Review::SelfSubjectRules => rules(call, spec).await?,
-        // An older form of the binding subresource, answered before.
-        Review::Binding => return Err(not_allowed()),
+        // An older form of the binding subresource, and what is only read: answered before.
+        Review::Binding | Review::Components => return Err(not_allowed()),
     };
     fields.insert("status".to_owned(), status);
     if !matches!(fields.get("metadata"), Some(Value::Object(_))) {

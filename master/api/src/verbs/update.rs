@@ -180,10 +180,6 @@ fn compose(call: &Call, subresource: Option<Subresource>, old: &Fields, mut new:
         Some(subresource) => {
             let mut result = old.clone();
             take(&mut result, &new, "status");
-            if subresource == Subresource::Status && call.kind.kind == "CertificateSigningRequest" {
-                // Conditions of approval change by the subresource of that name only.
-                keep_approval(&mut result, old);
-            }
             if strategy.status_carries_metadata {
                 let (labels, annotations) =
                     (get(metadata(&new), "labels").clone(), get(metadata(&new), "annotations").clone());
@@ -218,28 +214,23 @@ fn take(into: &mut Fields, from: &Fields, key: &str) {
     }
 }
 
-/// The `Approved` and `Denied` conditions as they were.
-fn keep_approval(new: &mut Fields, old: &Fields) {
-    let decided = |condition: &Value| {
-        condition.get("type").and_then(Value::as_str).is_some_and(|kind| matches!(kind, "Approved" | "Denied"))
-    };
-    let of =
-        |fields: &Fields| inner(fields, "status").map_or(Vec::new(), |status| items(status, "conditions").to_vec());
-    let mut conditions: Vec<Value> = of(old).into_iter().filter(|condition| decided(condition)).collect();
-    conditions.extend(of(new).into_iter().filter(|condition| !decided(condition)));
-    if let Some(status) = crate::validate::object_mut(new, "status") {
-        status.insert("conditions".to_owned(), Value::Array(conditions));
-    }
-}
-
 fn validate(call: &Call, subresource: Option<Subresource>, new: &Fields, old: &Fields) -> Result<(), ApiError> {
     let mut faults = Faults::default();
     let strategy = &call.kind.strategy;
-    meta::validate(metadata(new), call.kind.namespaced, strategy.names, &mut faults);
-    meta::validate_update(metadata(new), metadata(old), &mut faults);
-    if subresource.is_none() {
-        (strategy.validate)(new, &mut faults);
+    let judge = |fields: &Fields, faults: &mut Faults| {
+        meta::validate(metadata(fields), call.kind.namespaced, strategy.names, faults);
+        if subresource.is_none() {
+            (strategy.validate)(fields, faults);
+        }
+    };
+    judge(new, &mut faults);
+    if !faults.is_empty() {
+        // What was taken before there was a rule may stay as it is.
+        let mut known = Faults::default();
+        judge(old, &mut known);
+        faults.forgive(&known);
     }
+    meta::validate_update(metadata(new), metadata(old), &mut faults);
     if !matches!(subresource, Some(Subresource::EphemeralContainers | Subresource::Resize)) {
         (strategy.validate_update)(new, old, &mut faults);
     }

@@ -1,8 +1,8 @@
 //! Webhooks and policies of admission: kept and checked; what enforces them is told with each write.
 
-use super::admission_validate as rules;
 use super::cells::AGE;
 use super::service::spec;
+use super::{admission_policy as policies, admission_validate as rules};
 use crate::registry::{Column, Kind, Strategy, Subresource, column};
 use crate::validate::{Fields, items, object, text};
 use config_kube::k8s_openapi::api::admissionregistration::v1::{
@@ -15,7 +15,19 @@ const HOOKS: &[Column] = &[
     AGE,
 ];
 
-pub(super) fn mutating_hooks() -> Kind {
+/// The kinds of admission.
+pub(super) fn all() -> [Kind; 6] {
+    [
+        mutating_policy(),
+        mutating_binding(),
+        mutating_hooks(),
+        validating_policy(),
+        validating_binding(),
+        validating_hooks(),
+    ]
+}
+
+fn mutating_hooks() -> Kind {
     Kind {
         columns: HOOKS,
         categories: &["api-extensions"],
@@ -24,7 +36,7 @@ pub(super) fn mutating_hooks() -> Kind {
     }
 }
 
-pub(super) fn validating_hooks() -> Kind {
+fn validating_hooks() -> Kind {
     Kind {
         columns: HOOKS,
         categories: &["api-extensions"],
@@ -38,13 +50,7 @@ fn hooks() -> Strategy {
 }
 
 fn policy() -> Strategy {
-    Strategy {
-        defaults: rules::policy_defaults,
-        validate: rules::policy,
-        warn: rules::warn_policy,
-        generation: true,
-        ..Strategy::default()
-    }
+    Strategy { defaults: rules::policy_defaults, warn: rules::warn_policy, generation: true, ..Strategy::default() }
 }
 
 const PARAM_KIND: Column = column("ParamKind", |fields, _| param_kind(fields).into());
@@ -72,7 +78,7 @@ fn param(fields: &Fields) -> String {
     }
 }
 
-pub(super) fn validating_policy() -> Kind {
+fn validating_policy() -> Kind {
     Kind {
         categories: &["api-extensions"],
         subresources: &[Subresource::Status],
@@ -88,21 +94,25 @@ pub(super) fn validating_policy() -> Kind {
                 AGE,
             ]
         },
-        strategy: policy(),
+        strategy: Strategy {
+            validate: policies::validating,
+            validate_through: |_, new, _, faults| policies::status(new, faults),
+            ..policy()
+        },
         ..Kind::of::<ValidatingAdmissionPolicy>(false)
     }
 }
 
-pub(super) fn validating_binding() -> Kind {
+fn validating_binding() -> Kind {
     Kind {
         columns: BINDING,
         categories: &["api-extensions"],
-        strategy: Strategy { validate: |fields, faults| rules::binding(fields, true, faults), ..policy() },
+        strategy: Strategy { validate: |fields, faults| policies::binding(fields, true, faults), ..policy() },
         ..Kind::of::<ValidatingAdmissionPolicyBinding>(false)
     }
 }
 
-pub(super) fn mutating_policy() -> Kind {
+fn mutating_policy() -> Kind {
     Kind {
         categories: &["api-extensions"],
         columns: const {
@@ -117,16 +127,16 @@ pub(super) fn mutating_policy() -> Kind {
                 AGE,
             ]
         },
-        strategy: policy(),
+        strategy: Strategy { validate: policies::mutating, ..policy() },
         ..Kind::of::<MutatingAdmissionPolicy>(false)
     }
 }
 
-pub(super) fn mutating_binding() -> Kind {
+fn mutating_binding() -> Kind {
     Kind {
         columns: BINDING,
         categories: &["api-extensions"],
-        strategy: Strategy { validate: |fields, faults| rules::binding(fields, false, faults), ..policy() },
+        strategy: Strategy { validate: |fields, faults| policies::binding(fields, false, faults), ..policy() },
         ..Kind::of::<MutatingAdmissionPolicyBinding>(false)
     }
 }

@@ -1,26 +1,27 @@
-//! What webhooks and policies of admission must be (upstream: `admissionregistration/validation`).
+//! What webhooks of admission must be, and what they have in common with policies (upstream:
+//! `admissionregistration/validation`).
 
-use super::service::spec;
+use crate::validate::forms::{needed, optional_choice, word};
 use crate::validate::{At, Faults, Fields, default_to, get, items, labels, names, net, object, object_mut, text};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 
-const FAILURE: &[&str] = &["Fail", "Ignore"];
-const MATCH: &[&str] = &["Equivalent", "Exact"];
+pub(super) const FAILURE: &[&str] = &["Fail", "Ignore"];
+pub(super) const MATCH: &[&str] = &["Equivalent", "Exact"];
 const SCOPES: &[&str] = &["*", "Cluster", "Namespaced"];
-const OPERATIONS: &[&str] = &["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];
+pub(super) const OPERATIONS: &[&str] = &["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];
 /// Conditions of one webhook or policy.
 const CONDITIONS: usize = 64;
 
 /// What every writer of a webhook is told.
-pub(super) fn warn_hooks(fields: &Fields, warnings: &mut Vec<String>) {
+pub(super) fn warn_hooks(fields: &Fields, _: Option<&Fields>, warnings: &mut Vec<String>) {
     if !items(fields, "webhooks").is_empty() {
         warnings.push("admission webhooks are stored but not called by this version: nothing is enforced".to_owned());
     }
 }
 
 /// What every writer of a policy or binding is told.
-pub(super) fn warn_policy(_: &Fields, warnings: &mut Vec<String>) {
+pub(super) fn warn_policy(_: &Fields, _: Option<&Fields>, warnings: &mut Vec<String>) {
     warnings.push("admission policies are stored but not evaluated by this version: nothing is enforced".to_owned());
 }
 
@@ -73,31 +74,25 @@ pub(super) fn hooks(fields: &Fields, faults: &mut Faults) {
     let mut known = HashSet::new();
     for (number, hook) in items(fields, "webhooks").iter().enumerate() {
         let (at, Some(hook)) = (at.index(number), hook.as_object()) else { continue };
+        self::hook(hook, &at, faults);
+        review_versions(hook, &at, faults);
         let name = text(hook, "name");
-        if name.is_empty() {
-            faults.required(&at.field("name"), "");
-        } else if name.split('.').count() < 3 {
-            let text = "should be a domain with at least three segments separated by dots";
-            faults.invalid(&at.field("name"), get(hook, "name"), text);
-        } else if let Err(fault) = names::subdomain(name) {
-            faults.invalid(&at.field("name"), get(hook, "name"), fault);
-        }
-        if !known.insert(name) {
+        if !name.is_empty() && !known.insert(name) {
             faults.duplicate(&at.field("name"), get(hook, "name"));
         }
-        self::hook(hook, &at, faults);
     }
 }
 
 fn hook(hook: &Fields, at: &At<'_>, faults: &mut Faults) {
+    full_name(hook, at, faults);
     let place = at.field("rules");
     for (number, rule) in items(hook, "rules").iter().enumerate() {
         if let Some(rule) = rule.as_object() {
-            self::rule(rule, &place.index(number), faults);
+            self::rule(rule, OPERATIONS, &place.index(number), faults);
         }
     }
-    faults.one_of(&at.field("failurePolicy"), get(hook, "failurePolicy"), FAILURE);
-    faults.one_of(&at.field("matchPolicy"), get(hook, "matchPolicy"), MATCH);
+    optional_choice(hook, "failurePolicy", at, FAILURE, faults);
+    optional_choice(hook, "matchPolicy", at, MATCH, faults);
     let (effects, place) = (get(hook, "sideEffects"), at.field("sideEffects"));
     if effects.is_null() {
         faults.required(&place, "must specify one of None, NoneOnDryRun");
@@ -112,18 +107,40 @@ fn hook(hook: &Fields, at: &At<'_>, faults: &mut Faults) {
     for key in ["namespaceSelector", "objectSelector"] {
         labels::selector(object(hook, key), &at.field(key), faults);
     }
-    if !get(hook, "reinvocationPolicy").is_null() {
-        faults.one_of(&at.field("reinvocationPolicy"), get(hook, "reinvocationPolicy"), &["IfNeeded", "Never"]);
+    optional_choice(hook, "reinvocationPolicy", at, &["IfNeeded", "Never"], faults);
+    client(object(hook, "clientConfig"), &at.field("clientConfig"), faults);
+    conditions(hook, at, faults);
+}
+
+/// Names of webhooks are domains.
+fn full_name(hook: &Fields, at: &At<'_>, faults: &mut Faults) {
+    let (name, at) = (text(hook, "name"), at.field("name"));
+    if name.is_empty() {
+        faults.required(&at, "");
+    } else if let Err(fault) = names::subdomain(name) {
+        faults.invalid(&at, get(hook, "name"), fault);
+    } else if name.split('.').count() < 3 {
+        let words = "should be a domain with at least three segments separated by dots";
+        faults.invalid(&at, get(hook, "name"), words);
     }
+}
+
+fn review_versions(hook: &Fields, at: &At<'_>, faults: &mut Faults) {
     let (versions, place) = (items(hook, "admissionReviewVersions"), at.field("admissionReviewVersions"));
     if versions.is_empty() {
-        faults.required(&place, "must specify one of v1, v1beta1");
-    } else if !versions.iter().any(|version| version == "v1" || version == "v1beta1") {
+        return faults.required(&place, "must specify one of v1, v1beta1");
+    }
+    for (index, version) in versions.iter().enumerate() {
+        if versions[..index].contains(version) {
+            faults.invalid(&place.index(index), version, "duplicate version");
+        } else if let Err(fault) = names::dns_label(version.as_str().unwrap_or_default()) {
+            faults.invalid(&place.index(index), version, fault);
+        }
+    }
+    if !versions.iter().any(|version| version == "v1" || version == "v1beta1") {
         let text = "must include at least one of v1, v1beta1";
         faults.invalid(&place, get(hook, "admissionReviewVersions"), text);
     }
-    client(object(hook, "clientConfig"), &at.field("clientConfig"), faults);
-    conditions(hook, at, faults);
 }
 
 fn client(config: Option<&Fields>, at: &At<'_>, faults: &mut Faults) {
@@ -131,67 +148,139 @@ fn client(config: Option<&Fields>, at: &At<'_>, faults: &mut Faults) {
     let service = config.and_then(|config| object(config, "service"));
     match (url.as_str(), service) {
         (None, None) | (Some(_), Some(_)) => faults.required(at, "exactly one of url or service is required"),
-        (Some(text), None) => {
-            if !text.starts_with("https://") {
-                faults.invalid(&at.field("url"), url, "'https' is the only allowed URL scheme");
-            } else if text.contains('@') || text.contains('?') || text.contains('#') {
-                faults.invalid(
-                    &at.field("url"),
-                    url,
-                    "user information, query parameters and fragments are not permitted",
-                );
-            }
-        }
-        (None, Some(service)) => {
-            let at = at.field("service");
-            for key in ["name", "namespace"] {
-                if text(service, key).is_empty() {
-                    faults.required(&at.field(key), format!("service {key} is required").as_str());
-                }
-            }
-            net::port(get(service, "port"), &at.field("port"), faults);
-            let path = get(service, "path");
-            if path.as_str().is_some_and(|path| !path.starts_with('/')) {
-                faults.invalid(&at.field("path"), path, "must start with a '/'");
-            }
+        (Some(text), None) => self::url(text, &at.field("url"), faults),
+        (None, Some(service)) => self::service(service, &at.field("service"), faults),
+    }
+}
+
+/// An address must be of a host over HTTPS, and of nothing that is secret or changes.
+fn url(text: &str, at: &At<'_>, faults: &mut Faults) {
+    const FORM: &str = "; desired format: https://host[/path]";
+    let (rest, fragment) = text.split_once('#').unwrap_or((text, ""));
+    let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let (scheme, rest) = rest.split_once("://").unwrap_or(("", rest));
+    let host = if scheme.is_empty() { "" } else { rest.split('/').next().unwrap_or_default() };
+    let (user, host) = host.rsplit_once('@').unwrap_or(("", host));
+    if scheme != "https" {
+        faults.invalid(at, &scheme.into(), format!("'https' is the only allowed URL scheme{FORM}"));
+    }
+    if host.is_empty() {
+        faults.invalid(at, &"".into(), format!("host must be specified{FORM}"));
+    }
+    for (part, words) in [
+        (user, "user information is not permitted in the URL"),
+        (fragment, "fragments are not permitted in the URL"),
+        (query, "query parameters are not permitted in the URL"),
+    ] {
+        if !part.is_empty() {
+            faults.invalid(at, &part.into(), words);
         }
     }
 }
 
-fn rule(rule: &Fields, at: &At<'_>, faults: &mut Faults) {
-    for key in ["apiGroups", "apiVersions", "resources", "operations"] {
-        let (list, place) = (items(rule, key), at.field(key));
-        if list.is_empty() {
-            faults.required(&place, "");
-        }
-        let star = list.iter().any(|value| value == "*");
-        if star && list.len() > 1 && key != "resources" {
-            let text = format!("if '*' is present, must not specify other {}", spelled(key));
-            faults.invalid(&place, get(rule, key), text);
-        }
-        for (number, value) in list.iter().enumerate() {
-            let empty = value.as_str().is_some_and(str::is_empty);
-            if key == "operations" {
-                faults.one_of(&place.index(number), value, OPERATIONS);
-            } else if empty && key != "apiGroups" {
-                faults.required(&place.index(number), "");
-            }
-        }
+fn service(service: &Fields, at: &At<'_>, faults: &mut Faults) {
+    for key in ["name", "namespace"] {
+        needed(service, key, at, faults);
     }
-    if !get(rule, "scope").is_null() {
-        faults.one_of(&at.field("scope"), get(rule, "scope"), SCOPES);
+    let port = get(service, "port");
+    if !port.as_i64().is_some_and(|port| (1..=65535).contains(&port)) {
+        faults.invalid(&at.field("port"), port, format!("port is not valid: {}", net::NO_PORT));
     }
-}
-
-fn spelled(key: &str) -> &str {
-    match key {
-        "apiGroups" => "API groups",
-        "apiVersions" => "API versions",
-        other => other,
+    let (value, at) = (get(service, "path"), at.field("path"));
+    let path = value.as_str().unwrap_or_default();
+    if path == "//" {
+        return faults.invalid(&at, value, "segment[0] may not be empty");
+    }
+    if matches!(path, "" | "/") {
+        return;
+    }
+    if !path.starts_with('/') {
+        faults.invalid(&at, value, "must start with a '/'");
+    }
+    let steps = path.get(1..).unwrap_or_default();
+    for (index, step) in steps.strip_suffix('/').unwrap_or(steps).split('/').enumerate() {
+        if step.is_empty() {
+            faults.invalid(&at, value, format!("segment[{index}] may not be empty"));
+        } else if let Err(fault) = names::subdomain(step) {
+            faults.invalid(&at, value, format!("segment[{index}]: {fault}"));
+        }
     }
 }
 
-fn conditions(fields: &Fields, at: &At<'_>, faults: &mut Faults) {
+/// Checks to what a webhook or policy applies.
+pub(super) fn rule(rule: &Fields, operations: &[&str], at: &At<'_>, faults: &mut Faults) {
+    let place = at.field("operations");
+    stars(rule, "operations", "operations", &place, faults);
+    for (number, value) in items(rule, "operations").iter().enumerate() {
+        faults.one_of(&place.index(number), value, operations);
+    }
+    stars(rule, "apiGroups", "API groups", &at.field("apiGroups"), faults);
+    let place = at.field("apiVersions");
+    stars(rule, "apiVersions", "API versions", &place, faults);
+    for (number, value) in items(rule, "apiVersions").iter().enumerate() {
+        if value == "" {
+            faults.required(&place.index(number), "");
+        }
+    }
+    resources(rule, &at.field("resources"), faults);
+    optional_choice(rule, "scope", at, SCOPES, faults);
+}
+
+/// A list must have items; a star stands alone.
+fn stars(rule: &Fields, key: &str, words: &str, at: &At<'_>, faults: &mut Faults) {
+    let list = items(rule, key);
+    if list.is_empty() {
+        faults.required(at, "");
+    }
+    if list.len() > 1 && list.iter().any(|value| value == "*") {
+        faults.invalid(at, get(rule, key), format!("if '*' is present, must not specify other {words}"));
+    }
+}
+
+/// Resources and subresources: none may be named that a star names already.
+fn resources(rule: &Fields, at: &At<'_>, faults: &mut Faults) {
+    let list = items(rule, "resources");
+    if list.is_empty() {
+        faults.required(at, "");
+    }
+    let (mut whole, mut everywhere) = (HashSet::new(), HashSet::new());
+    let mut plain = false;
+    for (index, value) in list.iter().enumerate() {
+        let name = value.as_str().unwrap_or_default();
+        if name.is_empty() {
+            faults.required(&at.index(index), "");
+            continue;
+        }
+        let Some((resource, sub)) = name.split_once('/') else {
+            plain = name != "*";
+            continue;
+        };
+        if whole.contains(resource) {
+            let words = format!("if '{resource}/*' is present, must not specify {name}");
+            faults.invalid(&at.index(index), value, words);
+        }
+        if everywhere.contains(sub) {
+            faults.invalid(&at.index(index), value, format!("if '*/{sub}' is present, must not specify {name}"));
+        }
+        if sub == "*" {
+            whole.insert(resource);
+        }
+        if resource == "*" {
+            everywhere.insert(sub);
+        }
+    }
+    let has = |name: &str| list.iter().any(|value| value == name);
+    if list.len() > 1 && has("*/*") {
+        faults.invalid(at, get(rule, "resources"), "if '*/*' is present, must not specify other resources");
+    }
+    if has("*") && plain {
+        let words = "if '*' is present, must not specify other resources without subresources";
+        faults.invalid(at, get(rule, "resources"), words);
+    }
+}
+
+/// Checks on which further conditions a webhook or policy applies.
+pub(super) fn conditions(fields: &Fields, at: &At<'_>, faults: &mut Faults) {
     let at = at.field("matchConditions");
     let conditions = items(fields, "matchConditions");
     if conditions.len() > CONDITIONS {
@@ -207,123 +296,10 @@ fn conditions(fields: &Fields, at: &At<'_>, faults: &mut Faults) {
         if name.is_empty() {
             faults.required(&at.field("name"), "");
         } else if let Err(fault) = names::qualified(name) {
-            faults.invalid(&at.field("name"), get(condition, "name"), fault);
+            faults.invalid(&at.field("name"), word(condition, "name"), fault);
         }
-        if !known.insert(name) {
+        if !name.is_empty() && !known.insert(name) {
             faults.duplicate(&at.field("name"), get(condition, "name"));
         }
-    }
-}
-
-/// Checks a policy: its form, not its expressions, which nothing evaluates.
-pub(super) fn policy(fields: &Fields, faults: &mut Faults) {
-    let spec = spec(fields);
-    let at = At::root("spec");
-    faults.one_of(&at.field("failurePolicy"), get(spec, "failurePolicy"), FAILURE);
-    if let Some(kind) = object(spec, "paramKind") {
-        for key in ["apiVersion", "kind"] {
-            if text(kind, key).is_empty() {
-                faults.required(&at.field("paramKind").field(key), "");
-            }
-        }
-    }
-    match object(spec, "matchConstraints") {
-        None => faults.required(&at.field("matchConstraints"), ""),
-        Some(constraints) => {
-            let place = at.field("matchConstraints");
-            if items(constraints, "resourceRules").is_empty() {
-                faults.required(&place.field("resourceRules"), "");
-            }
-            resources(constraints, &place, faults);
-        }
-    }
-    conditions(spec, &at, faults);
-    if fields.get("kind").is_some_and(|kind| kind == "MutatingAdmissionPolicy") || spec.contains_key("mutations") {
-        if items(spec, "mutations").is_empty() {
-            faults.required(&at.field("mutations"), "mutations must contain at least one item");
-        }
-        faults.one_of(&at.field("reinvocationPolicy"), get(spec, "reinvocationPolicy"), &["IfNeeded", "Never"]);
-        return;
-    }
-    let place = at.field("validations");
-    if items(spec, "validations").is_empty() && items(spec, "auditAnnotations").is_empty() {
-        let text = "validations or auditAnnotations must be specified";
-        faults.required(&place, text);
-    }
-    for (number, validation) in items(spec, "validations").iter().enumerate() {
-        let (at, Some(validation)) = (place.index(number), validation.as_object()) else { continue };
-        if text(validation, "expression").trim().is_empty() {
-            faults.required(&at.field("expression"), "expression is not specified");
-        }
-        let reason = get(validation, "reason");
-        if !reason.is_null() {
-            let known = ["Forbidden", "Invalid", "RequestEntityTooLarge", "Unauthorized"];
-            faults.one_of(&at.field("reason"), reason, &known);
-        }
-    }
-}
-
-fn resources(constraints: &Fields, at: &At<'_>, faults: &mut Faults) {
-    for key in ["namespaceSelector", "objectSelector"] {
-        labels::selector(object(constraints, key), &at.field(key), faults);
-    }
-    for key in ["resourceRules", "excludeResourceRules"] {
-        let at = at.field(key);
-        for (number, rule) in items(constraints, key).iter().enumerate() {
-            if let Some(rule) = rule.as_object() {
-                self::rule(rule, &at.index(number), faults);
-            }
-        }
-    }
-}
-
-/// Checks a binding of a policy.
-pub(super) fn binding(fields: &Fields, actions: bool, faults: &mut Faults) {
-    let spec = spec(fields);
-    let at = At::root("spec");
-    match text(spec, "policyName") {
-        "" => faults.required(&at.field("policyName"), ""),
-        name => {
-            if let Err(fault) = names::subdomain(name) {
-                faults.invalid(&at.field("policyName"), get(spec, "policyName"), fault);
-            }
-        }
-    }
-    if let Some(param) = object(spec, "paramRef") {
-        let at = at.field("paramRef");
-        match (text(param, "name").is_empty(), get(param, "selector").is_null()) {
-            (true, true) => faults.required(&at, "one of name or selector must be specified"),
-            (false, false) => faults.forbidden(&at.field("name"), "name and selector are mutually exclusive"),
-            (true, false) | (false, true) => {}
-        }
-        let action = get(param, "parameterNotFoundAction");
-        if action.is_null() {
-            faults.required(&at.field("parameterNotFoundAction"), "");
-        } else {
-            faults.one_of(&at.field("parameterNotFoundAction"), action, &["Allow", "Deny"]);
-        }
-    }
-    if let Some(constraints) = object(spec, "matchResources") {
-        resources(constraints, &at.field("matchResources"), faults);
-    }
-    if !actions {
-        return;
-    }
-    let place = at.field("validationActions");
-    let list = items(spec, "validationActions");
-    if list.is_empty() {
-        faults.required(&place, "");
-    }
-    let mut known = HashSet::new();
-    for (number, action) in list.iter().enumerate() {
-        faults.one_of(&place.index(number), action, &["Audit", "Deny", "Warn"]);
-        if !known.insert(action.as_str()) {
-            faults.duplicate(&place.index(number), action);
-        }
-    }
-    if known.contains(&Some("Deny")) && known.contains(&Some("Warn")) {
-        let text = "must not contain both Deny and Warn (repeating the same validation failure information in the API \
-                    response and headers serves no purpose)";
-        faults.invalid(&place, get(spec, "validationActions"), text);
     }
 }

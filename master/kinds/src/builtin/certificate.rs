@@ -1,8 +1,10 @@
 //! Certificate signing requests.
 
 use super::cells::{AGE, at};
+use super::certificate_validate as rules;
+use crate::object::now;
 use crate::registry::{Kind, Strategy, Subresource, column};
-use crate::validate::{At, Faults, Fields, get, items, names, object, text};
+use crate::validate::{Fields, get, items, names, object, object_mut, text};
 use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use serde_json::Value;
 
@@ -20,8 +22,78 @@ pub(super) fn request() -> Kind {
             ]
         },
         selectable: &[("spec.signerName", "/spec/signerName")],
-        strategy: Strategy { names: names::subdomain, validate, validate_update, ..Strategy::default() },
+        strategy: Strategy {
+            names: names::path_segment,
+            update: |new, old| put(new, "spec", old.get("spec")),
+            through,
+            validate_create: rules::request,
+            validate_through: rules::status,
+            ..Strategy::default()
+        },
         ..Kind::of::<CertificateSigningRequest>(false)
+    }
+}
+
+fn put(fields: &mut Fields, key: &str, value: Option<&Value>) {
+    match value {
+        Some(value) => drop(fields.insert(key.to_owned(), value.clone())),
+        None => drop(fields.remove(key)),
+    }
+}
+
+/// The conditions of a request's status.
+pub(super) fn conditions(fields: &Fields) -> &[Value] {
+    object(fields, "status").map_or(&[][..], |status| items(status, "conditions"))
+}
+
+/// The places of the conditions of a type.
+pub(super) fn of_type(conditions: &[Value], kind: &str) -> Vec<usize> {
+    let same = |condition: &Value| condition.get("type").is_some_and(|found| found == kind);
+    (0..conditions.len()).filter(|index| same(&conditions[*index])).collect()
+}
+
+/// Approval changes the conditions alone; the status leaves those of approval and denial as they were, unless there are
+/// more or fewer of them, which is refused. Times that nobody said are said.
+fn through(subresource: Subresource, result: &mut Fields, new: &Fields, old: &Fields) {
+    let mut list = conditions(new).to_vec();
+    let before = conditions(old);
+    match subresource {
+        Subresource::Approval => put(result, "status", old.get("status")),
+        Subresource::Status => {
+            for kind in ["Approved", "Denied"] {
+                let (now, then) = (of_type(&list, kind), of_type(before, kind));
+                if now.len() == then.len() {
+                    now.into_iter().zip(then).for_each(|(now, then)| list[now] = before[then].clone());
+                }
+            }
+        }
+        Subresource::Binding
+        | Subresource::Eviction
+        | Subresource::Log
+        | Subresource::Finalize
+        | Subresource::Scale
+        | Subresource::EphemeralContainers
+        | Subresource::Resize
+        | Subresource::Token
+        | Subresource::Proxy
+        | Subresource::Exec
+        | Subresource::Attach
+        | Subresource::PortForward => return,
+    }
+    list.iter_mut().filter_map(Value::as_object_mut).for_each(|condition| stamp(condition, before));
+    if let Some(status) = object_mut(result, "status") {
+        put(status, "conditions", Some(&Value::Array(list)).filter(|list| **list != Value::Array(Vec::new())));
+    }
+}
+
+fn stamp(condition: &mut Fields, before: &[Value]) {
+    if text(condition, "lastUpdateTime").is_empty() {
+        condition.insert("lastUpdateTime".to_owned(), now().into());
+    }
+    if text(condition, "lastTransitionTime").is_empty() {
+        let same = |old: &&Value| ["type", "status"].iter().all(|key| old.get(key) == condition.get(*key));
+        let known = before.iter().find(same).and_then(|old| old.get("lastTransitionTime")).cloned();
+        condition.insert("lastTransitionTime".to_owned(), known.unwrap_or_else(|| now().into()));
     }
 }
 
@@ -40,101 +112,4 @@ fn condition(fields: &Fields) -> String {
         words.push("Issued");
     }
     if words.is_empty() { "Pending".to_owned() } else { words.join(",") }
-}
-
-/// Usages that a request may ask for.
-const USAGES: &[&str] = &[
-    "signing",
-    "digital signature",
-    "content commitment",
-    "key encipherment",
-    "key agreement",
-    "data encipherment",
-    "cert sign",
-    "crl sign",
-    "encipher only",
-    "decipher only",
-    "any",
-    "server auth",
-    "client auth",
-    "code signing",
-    "email protection",
-    "s/mime",
-    "ipsec end system",
-    "ipsec tunnel",
-    "ipsec user",
-    "timestamping",
-    "ocsp signing",
-    "microsoft sgc",
-    "netscape sgc",
-];
-
-fn validate(fields: &Fields, faults: &mut Faults) {
-    static EMPTY: std::sync::LazyLock<Fields> = std::sync::LazyLock::new(Fields::new);
-    let spec = object(fields, "spec").unwrap_or(&EMPTY);
-    let at = At::root("spec");
-    if text(spec, "request").is_empty() {
-        faults.required(&at.field("request"), "");
-    }
-    let usages = at.field("usages");
-    if items(spec, "usages").is_empty() {
-        faults.required(&usages, "usages must be specified");
-    }
-    for (number, usage) in items(spec, "usages").iter().enumerate() {
-        faults.one_of(&usages.index(number), usage, USAGES);
-    }
-    let signer = text(spec, "signerName");
-    let place = at.field("signerName");
-    match signer.split_once('/') {
-        Some((domain, path)) if domain.contains('.') && !path.is_empty() => {
-            for part in path.split('.') {
-                if let Err(fault) = names::subdomain(part) {
-                    faults.invalid(&place, get(spec, "signerName"), fault);
-                }
-            }
-        }
-        Some(_) | None if signer.is_empty() => faults.required(&place, ""),
-        Some(_) | None => {
-            faults.invalid(
-                &place,
-                get(spec, "signerName"),
-                "must be a fully qualified domain and path of the form 'example.com/signer-name'",
-            );
-        }
-    }
-    let seconds = get(spec, "expirationSeconds");
-    if seconds.as_i64().is_some_and(|seconds| seconds < 600) {
-        faults.invalid(
-            &at.field("expirationSeconds"),
-            seconds,
-            "may not specify a duration less than 600 seconds (10 minutes)",
-        );
-    }
-}
-
-/// The request never changes; approval and denial stay and exclude each other; a certificate stays.
-fn validate_update(new: &Fields, old: &Fields, faults: &mut Faults) {
-    faults.immutable(&At::root("spec"), get(new, "spec"), get(old, "spec"));
-    let conditions = |fields| object(fields, "status").map_or(&[][..], |status| items(status, "conditions"));
-    let has = |list: &[Value], kind: &str| list.iter().any(|found| found.get("type").is_some_and(|k| k == kind));
-    let (now, before) = (conditions(new), conditions(old));
-    let at = At::root("status");
-    let at = at.field("conditions");
-    for kind in ["Approved", "Denied", "Failed"] {
-        if has(before, kind) && !has(now, kind) {
-            faults.forbidden(&at, format!("updates may not remove a condition of type {kind:?}"));
-        }
-    }
-    if has(now, "Approved") && has(now, "Denied") {
-        faults.invalid(
-            &at,
-            &Value::String("Denied".to_owned()),
-            "Approved and Denied conditions are mutually exclusive",
-        );
-    }
-    let certificate = |fields| object(fields, "status").map_or(&Value::Null, |status| get(status, "certificate"));
-    if !certificate(old).is_null() {
-        let at = At::root("status");
-        faults.immutable(&at.field("certificate"), certificate(new), certificate(old));
-    }
 }

@@ -1,7 +1,7 @@
 //! What classes of priority and of runtime must be (upstream: `scheduling/validation`, `node/validation`).
 
 use crate::object::meta_text;
-use crate::validate::quantity::Quantity;
+use crate::podspec;
 use crate::validate::{At, Faults, Fields, get, items, labels, names, object, text};
 
 /// The highest priority that users may give.
@@ -47,16 +47,10 @@ pub(super) fn runtime(fields: &Fields, faults: &mut Faults) {
     if let Err(fault) = names::label(text(fields, "handler")) {
         faults.invalid(&At::root("handler"), get(fields, "handler"), fault);
     }
-    let at = At::root("overhead");
-    let at = at.field("podFixed");
-    let fixed = object(fields, "overhead").and_then(|overhead| object(overhead, "podFixed"));
-    for (name, value) in fixed.into_iter().flatten() {
-        if let Err(fault) = names::qualified(name) {
-            faults.invalid(&at.key(name), &name.as_str().into(), fault);
-        }
-        if value.as_str().and_then(Quantity::parse).is_some_and(Quantity::is_negative) {
-            faults.invalid(&at.key(name), value, "must be greater than or equal to 0");
-        }
+    if let Some(fixed) = object(fields, "overhead").and_then(|overhead| overhead.get("podFixed")) {
+        // Judged as the limits of a container, at their place.
+        let limits = Fields::from_iter([("limits".to_owned(), fixed.clone())]);
+        podspec::requirements(&limits, &At::root("overhead"), faults);
     }
     let Some(scheduling) = object(fields, "scheduling") else { return };
     let at = At::root("scheduling");

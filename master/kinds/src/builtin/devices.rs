@@ -2,19 +2,29 @@
 
 use super::cells::AGE;
 use super::service::spec;
+use super::{devices_slice, devices_status, devices_validate as rules};
 use crate::object::meta_text;
-use crate::registry::{Kind, Subresource, column};
-use crate::validate::{Fields, get, items, object, text};
+use crate::registry::{Kind, Strategy, Subresource, column};
+use crate::validate::{Fields, get, items, object, object_mut, text};
 use config_kube::k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice};
 
 pub(super) fn class() -> Kind {
-    Kind { columns: const { &[AGE] }, ..Kind::of::<DeviceClass>(false) }
+    let strategy = Strategy { validate: rules::class, generation: true, ..Strategy::default() };
+    Kind { columns: const { &[AGE] }, strategy, ..Kind::of::<DeviceClass>(false) }
 }
 
 pub(super) fn claim() -> Kind {
     Kind {
         subresources: &[Subresource::Status],
         columns: const { &[column("State", |fields, _| state(fields).into()), AGE] },
+        strategy: Strategy {
+            defaults: |fields| rules::claim_defaults(object_mut(fields, "spec")),
+            validate_create: rules::claim,
+            validate_update: rules::same_spec,
+            validate_through: |_, new, old, faults| devices_status::status(new, old, faults),
+            status_carries_metadata: false,
+            ..Strategy::default()
+        },
         ..Kind::of::<ResourceClaim>(true)
     }
 }
@@ -38,7 +48,13 @@ fn state(fields: &Fields) -> String {
 }
 
 pub(super) fn template() -> Kind {
-    Kind { columns: const { &[AGE] }, ..Kind::of::<ResourceClaimTemplate>(true) }
+    let strategy = Strategy {
+        defaults: rules::template_defaults,
+        validate_create: rules::template,
+        validate_update: rules::same_spec,
+        ..Strategy::default()
+    };
+    Kind { columns: const { &[AGE] }, strategy, ..Kind::of::<ResourceClaimTemplate>(true) }
 }
 
 pub(super) fn slice() -> Kind {
@@ -52,6 +68,14 @@ pub(super) fn slice() -> Kind {
             ]
         },
         selectable: &[("spec.nodeName", "/spec/nodeName"), ("spec.driver", "/spec/driver")],
+        strategy: Strategy {
+            create: |fields| devices_slice::stamp_taints(fields, None),
+            update: |new, old| devices_slice::stamp_taints(new, Some(old)),
+            validate: devices_slice::slice,
+            validate_update: devices_slice::slice_update,
+            generation: true,
+            ..Strategy::default()
+        },
         ..Kind::of::<ResourceSlice>(false)
     }
 }

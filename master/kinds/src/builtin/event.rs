@@ -1,8 +1,9 @@
 //! Events: one table, served as `v1` and, with other names for the same fields, as `events.k8s.io/v1`.
 
 use super::cells::since;
+use super::event_validate as rules;
 use crate::registry::{Column, Kind, Strategy, column, wide};
-use crate::validate::{At, Faults, Fields, get, names, object, text};
+use crate::validate::{Fields, get, object, text};
 use config_kube::k8s_openapi::api::{core, events};
 use jiff::Timestamp;
 use serde_json::Value;
@@ -25,7 +26,7 @@ pub(super) fn core() -> Kind {
             ("source", "/source/component"),
             ("type", "/type"),
         ],
-        strategy: Strategy { names: names::subdomain, validate: involved, ..Strategy::default() },
+        strategy: Strategy { validate: rules::legacy, ..Strategy::default() },
         ..Kind::of::<core::v1::Event>(true)
     }
 }
@@ -57,6 +58,12 @@ pub(super) fn events() -> Kind {
             ("deprecatedLastTimestamp", "lastTimestamp"),
             ("deprecatedCount", "count"),
         ],
+        strategy: Strategy {
+            validate: rules::legacy,
+            validate_create: rules::create,
+            validate_update: rules::change,
+            ..Strategy::default()
+        },
         ..Kind::of::<events::v1::Event>(true)
     }
 }
@@ -75,14 +82,16 @@ const COLUMNS: &[Column] = &[
     wide("Name", |fields, _| crate::object::meta_text(fields, "name").into()),
 ];
 
-fn either<'a>(fields: &'a Fields, one: &str, other: &str) -> &'a str {
+/// The first of two fields that says anything.
+pub(super) fn either<'a>(fields: &'a Fields, one: &str, other: &str) -> &'a str {
     match text(fields, one) {
         "" => text(fields, other),
         found => found,
     }
 }
 
-fn about(fields: &Fields) -> &Fields {
+/// What an event is about.
+pub(super) fn about(fields: &Fields) -> &Fields {
     static EMPTY: std::sync::LazyLock<Fields> = std::sync::LazyLock::new(Fields::new);
     object(fields, "involvedObject").or_else(|| object(fields, "regarding")).unwrap_or(&EMPTY)
 }
@@ -123,15 +132,4 @@ fn count(fields: &Fields) -> Value {
         return get(series, "count").clone();
     }
     fields.get("count").unwrap_or(get(fields, "deprecatedCount")).clone()
-}
-
-/// An event stands in the namespace of what it is about; `default` for what has none.
-fn involved(fields: &Fields, faults: &mut Faults) {
-    let about = about(fields);
-    let (namespace, own) = (text(about, "namespace"), crate::object::meta_text(fields, "namespace"));
-    let fits = namespace == own || (namespace.is_empty() && matches!(own, "default" | "kube-system"));
-    if !fits {
-        let at = At::root("involvedObject");
-        faults.invalid(&at.field("namespace"), get(about, "namespace"), "does not match event.namespace");
-    }
 }

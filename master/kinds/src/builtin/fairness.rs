@@ -1,7 +1,8 @@
 //! Flow schemas and priority levels.
 
 use super::cells::{AGE, at};
-use crate::registry::{Column, Kind, Subresource, column};
+use super::fairness_validate as rules;
+use crate::registry::{Column, Kind, Strategy, Subresource, column};
 use crate::validate::{Fields, items, object};
 use config_kube::k8s_openapi::api::flowcontrol::v1::{FlowSchema, PriorityLevelConfiguration};
 use jiff::Timestamp;
@@ -18,6 +19,14 @@ pub(super) fn schema() -> Kind {
                 AGE,
                 column("MissingPL", |fields, _| missing(fields).into()),
             ]
+        },
+        strategy: Strategy {
+            defaults: rules::schema_defaults,
+            validate: rules::schema,
+            validate_through: |_, new, _, faults| rules::status(new, faults),
+            generation: true,
+            status_carries_metadata: false,
+            ..Strategy::default()
         },
         ..Kind::of::<FlowSchema>(false)
     }
@@ -57,6 +66,14 @@ pub(super) fn level() -> Kind {
                 }),
                 AGE,
             ]
+        },
+        strategy: Strategy {
+            defaults: rules::level_defaults,
+            validate: rules::level,
+            validate_through: |_, new, _, faults| rules::status(new, faults),
+            generation: true,
+            status_carries_metadata: false,
+            ..Strategy::default()
         },
         ..Kind::of::<PriorityLevelConfiguration>(false)
     }

@@ -1,45 +1,12 @@
 //! What limit ranges and quotas must be (upstream: `ValidateLimitRange`, `ValidateResourceQuota`).
 
 use super::service::spec;
-use crate::validate::quantity::Quantity;
+use crate::quantity::Quantity;
+use crate::validate::resource;
 use crate::validate::{At, Faults, Fields, get, items, names, object, object_mut, text};
 use serde_json::Value;
 use std::collections::{BTreeSet, HashSet};
 
-/// Resources without a domain that a quota can count.
-const STANDARD: &[&str] = &[
-    "cpu",
-    "memory",
-    "ephemeral-storage",
-    "requests.cpu",
-    "requests.memory",
-    "requests.storage",
-    "requests.ephemeral-storage",
-    "limits.cpu",
-    "limits.memory",
-    "limits.ephemeral-storage",
-    "pods",
-    "resourcequotas",
-    "services",
-    "replicationcontrollers",
-    "secrets",
-    "persistentvolumeclaims",
-    "configmaps",
-    "services.nodeports",
-    "services.loadbalancers",
-];
-/// Those of them that are counted in whole numbers.
-const WHOLE: &[&str] = &[
-    "pods",
-    "resourcequotas",
-    "services",
-    "replicationcontrollers",
-    "secrets",
-    "configmaps",
-    "persistentvolumeclaims",
-    "services.nodeports",
-    "services.loadbalancers",
-];
 const SCOPES: &[&str] = &[
     "BestEffort",
     "CrossNamespacePodAffinity",
@@ -100,7 +67,11 @@ fn bounds(limit: &Fields, kind: &str, at: &At<'_>, faults: &mut Faults) {
     for key in maps {
         let place = at.field(key);
         for name in object(limit, key).into_iter().flat_map(Fields::keys) {
-            resource_name(name, &place.key(name), faults);
+            if matches!(kind, "Pod" | "Container") {
+                resource::container_name(name, &place.key(name), faults);
+            } else {
+                resource::name(name, &place.key(name), faults);
+            }
             resources.insert(name.as_str());
         }
     }
@@ -119,6 +90,10 @@ fn bounds(limit: &Fields, kind: &str, at: &At<'_>, faults: &mut Faults) {
     for name in resources {
         order(limit, name, at, faults);
     }
+}
+
+fn milli(quantity: Quantity) -> i128 {
+    quantity.amount().ceil_milli().into()
 }
 
 /// Smallest to largest: min, default request, default, max.
@@ -143,22 +118,16 @@ fn order(limit: &Fields, name: &str, at: &At<'_>, faults: &mut Faults) {
     let Some(ratio) = value("maxLimitRequestRatio") else { return };
     let place = at.field("maxLimitRequestRatio");
     let Some(parsed) = Quantity::parse(ratio) else { return };
-    if parsed < Quantity::whole(1) {
+    if parsed < Quantity::count(1) {
         faults.invalid(&place.key(name), &ratio.into(), format!("ratio {ratio} is less than 1"));
     }
     let (min, max) = (value("min").and_then(Quantity::parse), value("max").and_then(Quantity::parse));
     if let (Some(min), Some(max)) = (min, max)
         && !min.is_zero()
-        && parsed.milli() * min.milli() > max.milli() * 1000
+        && milli(parsed) * milli(min) > milli(max) * 1000
     {
-        let text = format!("ratio {ratio} is greater than max/min = {}", max.milli() / min.milli());
+        let text = format!("ratio {ratio} is greater than max/min = {}", milli(max) / milli(min));
         faults.invalid(&place.key(name), &ratio.into(), text);
-    }
-}
-
-fn resource_name(name: &str, at: &At<'_>, faults: &mut Faults) {
-    if let Err(fault) = names::qualified(name) {
-        faults.invalid(at, &name.into(), fault);
     }
 }
 
@@ -174,22 +143,8 @@ pub(super) fn quota(fields: &Fields, faults: &mut Faults) {
 fn amounts(amounts: Option<&Fields>, at: &At<'_>, faults: &mut Faults) {
     for (name, value) in amounts.into_iter().flatten() {
         let at = at.key(name);
-        if let Err(fault) = names::qualified(name) {
-            faults.invalid(&at, &name.as_str().into(), fault);
-        } else if !name.contains('/')
-            && !STANDARD.contains(&name.as_str())
-            && !name.starts_with("hugepages-")
-            && !name.starts_with("requests.hugepages-")
-        {
-            faults.invalid(&at, &name.as_str().into(), "must be a standard resource for quota");
-        }
-        let Some(quantity) = value.as_str().and_then(Quantity::parse) else { continue };
-        if quantity.is_negative() {
-            faults.invalid(&at, value, "must be greater than or equal to 0");
-        }
-        if WHOLE.contains(&name.as_str()) && !quantity.is_whole() {
-            faults.invalid(&at, value, "must be an integer");
-        }
+        resource::quota_name(name, &at, faults);
+        resource::amount(name, value, &at, faults);
     }
 }
 
@@ -238,7 +193,7 @@ fn scope_set(names: &[&str], shown: &Value, hard: Option<&Fields>, at: &At<'_>, 
             }
             _ => continue,
         };
-        let unfit = |resource: &&String| STANDARD.contains(&resource.as_str()) && !counted.contains(&resource.as_str());
+        let unfit = |resource: &&String| resource::is_of_quotas(resource) && !counted.contains(&resource.as_str());
         if hard.into_iter().flat_map(Fields::keys).any(|resource| unfit(&resource)) {
             faults.invalid(at, shown, "unsupported scope applied to resource");
         }

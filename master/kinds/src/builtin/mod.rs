@@ -1,17 +1,26 @@
 //! The served kinds: one descriptor each.
 
 mod admission;
+mod admission_policy;
 mod admission_validate;
 mod cells;
 mod certificate;
+mod certificate_validate;
 mod classes;
 mod classes_validate;
+mod data;
 mod deletion;
 mod devices;
+mod devices_slice;
+mod devices_status;
+mod devices_validate;
 mod endpoints;
 mod endpoints_validate;
 mod event;
+mod event_validate;
 mod fairness;
+pub mod fairness_defaults;
+mod fairness_validate;
 mod ingress;
 mod ingress_validate;
 mod limits;
@@ -20,6 +29,7 @@ mod namespace;
 mod network;
 mod network_validate;
 mod node;
+mod node_validate;
 mod plain;
 mod pod;
 mod pratique;
@@ -33,6 +43,7 @@ mod storage_validate;
 mod volume;
 mod volume_sources;
 mod volume_validate;
+mod warnings;
 mod workload;
 
 pub use cells::since as age;
@@ -44,9 +55,21 @@ use crate::registry::Kind;
 
 /// Every built-in kind, in the order of discovery.
 pub fn all() -> Vec<Kind> {
-    let mut kinds = vec![
+    let mut kinds = core();
+    kinds.extend(admission::all());
+    kinds.extend(groups());
+    kinds.extend(pratique::all());
+    deletion::tell(&mut kinds);
+    warnings::tell(&mut kinds);
+    kinds
+}
+
+/// The kinds of the group without a name.
+fn core() -> Vec<Kind> {
+    vec![
         review::binding(),
-        plain::config_map(),
+        review::component(),
+        data::config_map(),
         endpoints::endpoints(),
         event::core(),
         limits::range(),
@@ -58,15 +81,15 @@ pub fn all() -> Vec<Kind> {
         workload::pod_template(),
         workload::replication_controller(),
         limits::quota(),
-        plain::secret(),
+        data::secret(),
         service::service(),
         plain::service_account(),
-        admission::mutating_policy(),
-        admission::mutating_binding(),
-        admission::mutating_hooks(),
-        admission::validating_policy(),
-        admission::validating_binding(),
-        admission::validating_hooks(),
+    ]
+}
+
+/// The kinds of the groups that come after those of admission.
+fn groups() -> Vec<Kind> {
+    vec![
         review::self_subject(),
         review::token(),
         review::local_subject_access(),
@@ -110,8 +133,5 @@ pub fn all() -> Vec<Kind> {
         storage::attachment(),
         storage::attributes_class(),
         workload::pod_disruption_budget(),
-    ];
-    kinds.extend(pratique::all());
-    deletion::tell(&mut kinds);
-    kinds
+    ]
 }

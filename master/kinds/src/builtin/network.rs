@@ -3,11 +3,14 @@
 use super::cells::{AGE, selector};
 use super::network_validate as rules;
 use super::service::spec;
-use crate::object::now;
+use crate::object::{metadata_mut, now};
 use crate::registry::{Kind, Strategy, Subresource, column};
 use crate::validate::{Fields, items, object, text};
 use config_kube::k8s_openapi::api::networking::v1::{IPAddress, NetworkPolicy, ServiceCIDR};
 use serde_json::{Value, json};
+
+/// Holds a range until its controller lets it go.
+const HOLD: &str = "networking.k8s.io/service-cidr-finalizer";
 
 pub(super) fn policy() -> Kind {
     Kind {
@@ -56,12 +59,23 @@ pub(super) fn range() -> Kind {
                     "message": "Kubernetes Service CIDR is ready",
                 });
                 fields.insert("status".to_owned(), json!({"conditions": [ready]}));
+                hold(fields);
             },
             validate: rules::cidrs,
             validate_update: rules::cidrs_update,
             ..Strategy::default()
         },
         ..Kind::of::<ServiceCIDR>(false)
+    }
+}
+
+/// A range does not go as long as an address is of it.
+fn hold(fields: &mut Fields) {
+    let finalizers = metadata_mut(fields).entry("finalizers").or_insert_with(|| json!([]));
+    if let Some(list) = finalizers.as_array_mut()
+        && !list.iter().any(|own| own == HOLD)
+    {
+        list.push(HOLD.into());
     }
 }
 

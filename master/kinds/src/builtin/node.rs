@@ -1,11 +1,12 @@
 //! Nodes.
 
 use super::cells::{AGE, at, labels};
+use super::node_validate as rules;
 use crate::registry::{Kind, Strategy, Subresource, column, wide};
-use crate::validate::{At, Faults, Fields, get, items, names, object, text};
+use crate::validate::{Fields, get, items, object, text};
 use config_kube::identity::NODE_ROLE_LABEL_PREFIX;
 use config_kube::k8s_openapi::api::core::v1::Node;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 pub(super) fn node() -> Kind {
     Kind {
@@ -26,9 +27,12 @@ pub(super) fn node() -> Kind {
         },
         selectable: &[("spec.unschedulable", "/spec/unschedulable")],
         strategy: Strategy {
-            defaults: allocatable,
-            validate,
-            validate_update,
+            defaults,
+            create: |fields| drop_source(fields),
+            update: |new, _| drop_source(new),
+            validate: rules::node,
+            validate_update: rules::change,
+            warn: rules::warn,
             status_at_creation: true,
             ..Strategy::default()
         },
@@ -40,6 +44,31 @@ fn info<'a>(fields: &'a Fields, pointer: &str) -> &'a str {
     match at(fields, "status", pointer) {
         "<none>" => "<unknown>",
         text => text,
+    }
+}
+
+fn defaults(fields: &mut Fields) {
+    allocatable(fields);
+    if let Some(spec) = fields.get_mut("spec").and_then(Value::as_object_mut) {
+        ranges(spec);
+    }
+}
+
+/// The range of a node's pods is told twice: alone, and first in a list.
+fn ranges(spec: &mut Fields) {
+    let (one, first) = (text(spec, "podCIDR").to_owned(), items(spec, "podCIDRs").first().cloned());
+    match first {
+        Some(first) if one.is_empty() => drop(spec.insert("podCIDR".to_owned(), first)),
+        Some(first) if first == one.as_str() => {}
+        None if one.is_empty() => {}
+        Some(_) | None => drop(spec.insert("podCIDRs".to_owned(), json!([one]))),
+    }
+}
+
+/// Upstream took configuration by objects away; the field is not kept.
+fn drop_source(fields: &mut Fields) {
+    if let Some(spec) = fields.get_mut("spec").and_then(Value::as_object_mut) {
+        spec.remove("configSource");
     }
 }
 
@@ -83,42 +112,4 @@ fn address<'a>(fields: &'a Fields, kind: &str) -> &'a str {
     let addresses = object(fields, "status").map_or(&[][..], |status| items(status, "addresses"));
     let found = addresses.iter().find(|address| address.get("type").is_some_and(|found| found == kind));
     found.and_then(|address| address.get("address")).and_then(Value::as_str).unwrap_or("<none>")
-}
-
-fn validate(fields: &Fields, faults: &mut Faults) {
-    let Some(spec) = object(fields, "spec") else { return };
-    let at = At::root("spec");
-    let at = at.field("taints");
-    let mut seen: Vec<(&str, &str)> = Vec::new();
-    for (number, taint) in items(spec, "taints").iter().enumerate() {
-        let at = at.index(number);
-        let Some(fields) = taint.as_object() else { continue };
-        let (key, effect) = (text(fields, "key"), text(fields, "effect"));
-        if let Err(fault) = names::qualified(key) {
-            faults.invalid(&at.field("key"), get(fields, "key"), fault);
-        }
-        if let Err(fault) = names::label_value(text(fields, "value")) {
-            faults.invalid(&at.field("value"), get(fields, "value"), fault);
-        }
-        if effect.is_empty() {
-            faults.required(&at.field("effect"), "");
-        } else {
-            faults.one_of(&at.field("effect"), get(fields, "effect"), &["NoSchedule", "PreferNoSchedule", "NoExecute"]);
-        }
-        if seen.contains(&(key, effect)) {
-            faults.duplicate(&at, taint);
-        }
-        seen.push((key, effect));
-    }
-}
-
-/// A provider ID or pod range, once set, stays.
-fn validate_update(new: &Fields, old: &Fields, faults: &mut Faults) {
-    let (Some(new), Some(old)) = (object(new, "spec"), object(old, "spec")) else { return };
-    let at = At::root("spec");
-    for key in ["providerID", "podCIDR", "podCIDRs"] {
-        if old.contains_key(key) && get(new, key) != get(old, key) {
-            faults.forbidden(&at.field(key), "node updates may not change it except from \"\" to valid");
-        }
-    }
 }

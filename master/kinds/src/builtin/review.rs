@@ -1,11 +1,14 @@
-//! Reviews: questions to authentication and authorization, which are created only and never stored.
+//! What is answered and never stored: reviews, which are questions to authentication and authorization, and how the
+//! cluster's parts are.
 
-use crate::registry::{Kind, Review};
+use crate::registry::{Kind, Review, column};
+use crate::validate::{Fields, items, text};
 use config_kube::k8s_openapi::api::authentication::v1::{SelfSubjectReview, TokenReview};
 use config_kube::k8s_openapi::api::authorization::v1::{
     LocalSubjectAccessReview, SelfSubjectAccessReview, SelfSubjectRulesReview, SubjectAccessReview,
 };
-use config_kube::k8s_openapi::api::core::v1::Binding;
+use config_kube::k8s_openapi::api::core::v1::{Binding, ComponentStatus};
+use serde_json::Value;
 
 pub(super) fn self_subject() -> Kind {
     Kind { review: Some(Review::SelfSubject), ..Kind::of::<SelfSubjectReview>(false) }
@@ -34,4 +37,32 @@ pub(super) fn subject_access() -> Kind {
 /// The older way to bind a pod.
 pub(super) fn binding() -> Kind {
     Kind { review: Some(Review::Binding), ..Kind::of::<Binding>(true) }
+}
+
+/// How the cluster's parts are.
+pub(super) fn component() -> Kind {
+    Kind {
+        short_names: &["cs"],
+        columns: const {
+            &[
+                column("Status", |fields, _| match healthy(fields).map(|condition| text(condition, "status")) {
+                    Some("True") => "Healthy".into(),
+                    Some(_) => "Unhealthy".into(),
+                    None => "Unknown".into(),
+                }),
+                column("Message", |fields, _| {
+                    healthy(fields).map_or("", |condition| text(condition, "message")).into()
+                }),
+                column("Error", |fields, _| healthy(fields).map_or("", |condition| text(condition, "error")).into()),
+            ]
+        },
+        review: Some(Review::Components),
+        deprecated: Some("v1 ComponentStatus is deprecated in v1.19+"),
+        ..Kind::of::<ComponentStatus>(false)
+    }
+}
+
+fn healthy(fields: &Fields) -> Option<&Fields> {
+    let mut conditions = items(fields, "conditions").iter().filter_map(Value::as_object);
+    conditions.find(|condition| text(condition, "type") == "Healthy")
 }

@@ -2,7 +2,7 @@
 
 use super::service::spec;
 use crate::object::metadata;
-use crate::validate::quantity::Quantity;
+use crate::quantity::Quantity;
 use crate::validate::{At, Faults, Fields, default_to, get, items, labels, names, object, object_mut, text};
 use serde_json::{Value, json};
 use std::collections::HashSet;

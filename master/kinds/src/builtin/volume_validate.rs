@@ -3,7 +3,7 @@
 use super::service::spec;
 use super::volume_sources;
 use crate::object::metadata;
-use crate::validate::quantity::Quantity;
+use crate::quantity::Quantity;
 use crate::validate::{At, Faults, Fields, get, items, labels, names, object, text};
 use serde_json::Value;
 

@@ -19,6 +19,7 @@ mod sources;
 mod system;
 mod template;
 mod volumes;
+pub mod warnings;
 
 #[cfg(test)]
 mod tests;
@@ -33,7 +34,7 @@ pub use defaults::{
 pub use network::pull_policy_of;
 pub use placement::tolerations;
 pub use qos::class as quality_of_service;
-pub use resources::{aggregate as aggregate_requests, resource_name};
+pub use resources::{aggregate as aggregate_requests, requirements};
 pub use template::{kept_running, template, template_metadata};
 
 use crate::validate::forms::{choice, formed, has, on, optional_choice, optional_form, within};

@@ -1,6 +1,7 @@
 //! Requests and limits of containers and pods, and claims of devices.
 
-use crate::validate::forms::{NOT_NEGATIVE, formed, has, needed_form, word};
+use crate::validate::forms::{formed, has, needed_form, word};
+use crate::validate::resource::{self, is_huge_page, is_native};
 use crate::validate::{At, Faults, Fields, get, items, names, object, text};
 use config_kube::Amount;
 use serde_json::Value;
@@ -11,94 +12,9 @@ pub(super) fn amount(value: &Value) -> Amount {
     value.as_str().and_then(|text| text.parse().ok()).unwrap_or(Amount::ZERO)
 }
 
-const NOT_WHOLE: &str = "must be an integer";
-
-/// Resources that are upstream's own: without a domain, or of its domain.
-fn is_native(name: &str) -> bool {
-    !name.contains('/') || name.contains("kubernetes.io/")
-}
-
-fn is_huge_page(name: &str) -> bool {
-    name.starts_with("hugepages-")
-}
-
 /// Whether more can be promised than there is: of upstream's own resources, but for huge pages.
 fn is_overcommittable(name: &str) -> bool {
     is_native(name) && !is_huge_page(name)
-}
-
-/// A resource of somebody's own domain, which quotas can count.
-fn is_extended(name: &str) -> bool {
-    !is_native(name) && !name.starts_with("requests.") && names::qualified(&format!("requests.{name}")).is_ok()
-}
-
-/// Resources that objects can be counted by, or containers can ask for.
-const STANDARD: &[&str] = &[
-    "cpu",
-    "memory",
-    "ephemeral-storage",
-    "requests.cpu",
-    "requests.memory",
-    "requests.ephemeral-storage",
-    "limits.cpu",
-    "limits.memory",
-    "limits.ephemeral-storage",
-    "pods",
-    "resourcequotas",
-    "services",
-    "replicationcontrollers",
-    "secrets",
-    "configmaps",
-    "persistentvolumeclaims",
-    "storage",
-    "requests.storage",
-    "services.nodeports",
-    "services.loadbalancers",
-];
-/// Resources that containers can ask for.
-const OF_CONTAINERS: &[&str] = &["cpu", "memory", "ephemeral-storage"];
-
-/// Checks the name of a container's resource.
-pub fn resource_name(name: &Value, at: &At<'_>, faults: &mut Faults) {
-    let text = name.as_str().unwrap_or_default();
-    if let Err(fault) = names::qualified(text) {
-        faults.invalid(at, name, fault);
-        return;
-    }
-    if !text.contains('/') {
-        if !STANDARD.contains(&text) && !is_huge_page(text) {
-            faults.invalid(at, name, "must be a standard resource type or fully qualified");
-        }
-        if !OF_CONTAINERS.contains(&text) && !is_huge_page(text) {
-            faults.invalid(at, name, "must be a standard resource for containers");
-        }
-    } else if !is_native(text) && !is_extended(text) {
-        faults.invalid(at, name, "doesn't follow extended resource name standard");
-    }
-}
-
-/// Checks an amount of a resource.
-fn quantity(name: &str, value: &Value, at: &At<'_>, faults: &mut Faults) {
-    let found = amount(value);
-    if found < Amount::ZERO {
-        faults.invalid(at, value, NOT_NEGATIVE);
-    }
-    let counted = is_extended(name)
-        || matches!(
-            name,
-            "pods"
-                | "services"
-                | "replicationcontrollers"
-                | "resourcequotas"
-                | "secrets"
-                | "configmaps"
-                | "persistentvolumeclaims"
-                | "services.nodeports"
-                | "services.loadbalancers"
-        );
-    if counted && found != Amount::units(found.ceil_units()) {
-        faults.invalid(at, value, NOT_WHOLE);
-    }
 }
 
 /// Huge pages come in whole pages.
@@ -118,16 +34,16 @@ pub(super) fn validate(needs: &Fields, claims: Option<&BTreeSet<&str>>, at: &At<
     let (at_limits, at_requests) = (at.field("limits"), at.field("requests"));
     for (name, limit) in limits {
         let at = at_limits.key(name);
-        resource_name(&Value::from(name.as_str()), &at, faults);
-        quantity(name, limit, &at, faults);
+        resource::container_name(name, &at, faults);
+        resource::amount(name, limit, &at, faults);
         if is_huge_page(name) {
             whole_pages(name, limit, &at, faults);
         }
     }
     for (name, request) in requests {
         let at = at_requests.key(name);
-        resource_name(&Value::from(name.as_str()), &at, faults);
-        quantity(name, request, &at, faults);
+        resource::container_name(name, &at, faults);
+        resource::amount(name, request, &at, faults);
         match limits.get(name) {
             Some(limit) if amount(request) != amount(limit) && !is_overcommittable(name) => {
                 let shown = limit.as_str().unwrap_or_default();
@@ -153,6 +69,11 @@ pub(super) fn validate(needs: &Fields, claims: Option<&BTreeSet<&str>>, at: &At<
     if let Some(claims) = claims {
         used_claims(needs, claims, &at.field("claims"), faults);
     }
+}
+
+/// Checks requests and limits where no claims are possible.
+pub fn requirements(needs: &Fields, at: &At<'_>, faults: &mut Faults) {
+    validate(needs, None, at, faults);
 }
 
 /// Claims that a container uses must be the pod's.

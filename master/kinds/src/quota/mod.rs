@@ -14,6 +14,7 @@ use crate::quantity::{Quantities, Quantity};
 use crate::validate::{Fields, items, object, text};
 use jiff::Timestamp;
 use serde_json::Value;
+use std::collections::BTreeSet;
 
 /// Kinds whose objects no quota counts: they are made by the cluster itself.
 const IGNORED: &[(&str, &str)] = &[("", "events"), ("events.k8s.io", "events")];
@@ -91,9 +92,17 @@ impl Quota {
         }
     }
 
-    /// Names of the limits that objects of a kind may use up.
+    /// Names of the limits that objects of a kind may use up: those that are in force, and those that are wanted and not
+    /// counted yet.
     pub fn concerned(&self, group: &str, plural: &str) -> Vec<&str> {
-        self.hard.names().filter(|name| tracks(group, plural, name)).collect()
+        let names: BTreeSet<&str> = self.hard.names().chain(self.wanted.names()).collect();
+        names.into_iter().filter(|name| tracks(group, plural, name)).collect()
+    }
+
+    /// Those of these limits of which nobody knows how much is used: nothing may be made under them until they are counted.
+    pub fn uncounted<'a>(&self, limits: &[&'a str]) -> Vec<&'a str> {
+        let known = |name: &str| self.hard.get(name).is_some() && self.used.get(name).is_some();
+        limits.iter().copied().filter(|name| !known(name)).collect()
     }
 
     /// Whether the quota's scopes hold for an object.

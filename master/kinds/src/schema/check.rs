@@ -1,6 +1,7 @@
 //! Holding an object against its schema: unknown fields are taken out and told, wrong types are faults.
 
 use super::{Node, Schemas};
+use crate::quantity::Quantity;
 use base64::Engine;
 use serde_json::{Map, Value};
 use std::fmt::Write as _;
@@ -18,8 +19,8 @@ pub struct Checked {
 const MOST: usize = 100;
 
 impl Schemas {
-    /// Checks an object against the definition `name`, drops unknown fields and nulls, and writes quantities
-    /// as text.
+    /// Checks an object against the definition `name`, drops unknown fields and nulls, and writes each quantity in its
+    /// canonical form.
     pub fn check(&self, name: &str, object: &mut Map<String, Value>) -> Checked {
         let mut checked = Checked::default();
         let mut path = String::new();
@@ -29,6 +30,42 @@ impl Schemas {
         checked.unknown.truncate(MOST);
         checked.wrong.truncate(MOST);
         checked
+    }
+
+    /// Writes each quantity of an object in its canonical form, and touches nothing else.
+    pub fn canonical(&self, name: &str, object: &mut Map<String, Value>) {
+        if let Some(index) = self.names.get(name) {
+            self.canonical_fields(*index, object);
+        }
+    }
+
+    fn canonical_fields(&self, index: usize, object: &mut Map<String, Value>) {
+        let Node::Object(known) = &self.nodes[index] else { return };
+        for (key, value) in object {
+            if let Some(field) = known.fields.get(key.as_str()) {
+                self.canonical_value(field.node, value);
+            }
+        }
+    }
+
+    fn canonical_value(&self, index: usize, value: &mut Value) {
+        match (&self.nodes[index], &mut *value) {
+            (Node::Object(_), Value::Object(object)) => self.canonical_fields(index, object),
+            (Node::Map(inner), Value::Object(object)) => {
+                object.values_mut().for_each(|value| self.canonical_value(*inner, value));
+            }
+            (Node::Array(inner), Value::Array(items)) => {
+                for value in items.iter_mut() {
+                    self.canonical_value(*inner, value);
+                }
+            }
+            (Node::Quantity, _) => {
+                if let Some(quantity) = Quantity::read(value) {
+                    rewrite(value, quantity);
+                }
+            }
+            _ => {}
+        }
     }
 
     fn fields(&self, index: usize, object: &mut Map<String, Value>, path: &mut String, checked: &mut Checked) {
@@ -78,13 +115,24 @@ impl Schemas {
                     path.truncate(length);
                 }
             }
-            (Node::Quantity, Value::Number(number)) => *value = Value::String(number.to_string()),
+            (Node::Quantity, Value::Number(_) | Value::String(_)) => match Quantity::read(value) {
+                Some(quantity) => rewrite(value, quantity),
+                None => checked.wrong.push(format!("{path}: expected a quantity, found {}", found(value))),
+            },
             _ => {
                 if let Some(expected) = mismatch(node, value) {
                     checked.wrong.push(format!("{path}: expected {expected}, found {}", found(value)));
                 }
             }
         }
+    }
+}
+
+/// Writes a quantity in the one way in which upstream does.
+fn rewrite(value: &mut Value, quantity: Quantity) {
+    let text = quantity.to_string();
+    if value.as_str() != Some(text.as_str()) {
+        *value = Value::String(text);
     }
 }
 
@@ -99,7 +147,7 @@ fn mismatch(node: &Node, value: &Value) -> Option<&'static str> {
         Node::Integer { narrow } => (is_integer(value, *narrow), if *narrow { "int32" } else { "int64" }),
         Node::Number => (value.is_number(), "a number"),
         Node::Boolean => (value.is_boolean(), "a boolean"),
-        Node::Quantity => (value.as_str().is_some_and(is_quantity), "a quantity"),
+        Node::Quantity => (false, "a quantity"),
         Node::IntOrString => (value.is_string() || is_integer(value, true), "an integer or a string"),
         Node::Any => (true, ""),
     };
@@ -130,21 +178,5 @@ fn is_integer(value: &Value, narrow: bool) -> bool {
     match value.as_i64() {
         Some(number) => !narrow || i32::try_from(number).is_ok(),
         None => !narrow && value.is_u64(),
-    }
-}
-
-/// Whether a text is a quantity (apimachinery `api/resource`).
-pub(crate) fn is_quantity(text: &str) -> bool {
-    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
-    let end = unsigned.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(unsigned.len());
-    let (number, suffix) = unsigned.split_at(end);
-    let digits = number.bytes().filter(u8::is_ascii_digit).count();
-    let points = number.len() - digits;
-    if digits == 0 || points > 1 {
-        return false;
-    }
-    match suffix {
-        "" | "n" | "u" | "m" | "k" | "M" | "G" | "T" | "P" | "E" | "Ki" | "Mi" | "Gi" | "Ti" | "Pi" | "Ei" => true,
-        exponent => exponent.strip_prefix(['e', 'E']).is_some_and(|power| power.parse::<i16>().is_ok()),
     }
 }

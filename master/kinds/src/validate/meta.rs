@@ -88,16 +88,18 @@ fn owners(meta: &Fields, at: &At<'_>, faults: &mut Faults) {
 fn finalizers(meta: &Fields, at: &At<'_>, faults: &mut Faults) {
     let at = at.field("finalizers");
     for (number, finalizer) in items(meta, "finalizers").iter().enumerate() {
-        let name = finalizer.as_str().unwrap_or_default();
-        if let Err(fault) = names::qualified(name) {
-            faults.invalid(&at.index(number), finalizer, fault);
-        } else if !name.contains('/') && !matches!(name, "orphan" | "foregroundDeletion" | "kubernetes") {
-            faults.invalid(
-                &at.index(number),
-                finalizer,
-                "name is neither a standard finalizer name nor is it fully qualified",
-            );
-        }
+        self::finalizer(finalizer, &at.index(number), faults);
+    }
+}
+
+/// Checks the name of a finalizer.
+pub fn finalizer(finalizer: &Value, at: &At<'_>, faults: &mut Faults) {
+    let name = finalizer.as_str().unwrap_or_default();
+    if let Err(fault) = names::qualified(name) {
+        faults.invalid(at, finalizer, fault);
+    } else if !name.contains('/') && !matches!(name, "orphan" | "foregroundDeletion" | "kubernetes") {
+        let words = "name is neither a standard finalizer name nor is it fully qualified";
+        faults.invalid(at, finalizer, words);
     }
 }
 

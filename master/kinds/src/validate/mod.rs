@@ -1,11 +1,12 @@
 //! Validation: faults with upstream's field paths and reasons, all at once.
 
+pub mod conditions;
 pub mod forms;
 pub mod labels;
 pub mod meta;
 pub mod names;
 pub mod net;
-pub mod quantity;
+pub mod resource;
 
 use crate::error::{ApiError, Cause, Reason};
 use serde_json::{Map, Value};
@@ -104,6 +105,11 @@ impl Faults {
         self.add("FieldValueDuplicate", at, format!("Duplicate value: {}", shown(value)));
     }
 
+    /// A value comes twice in a list where it must come once; by what it is known to be the same.
+    pub fn duplicate_of(&mut self, at: &At<'_>, value: &Value, detail: &str) {
+        self.add("FieldValueDuplicate", at, format!("Duplicate value: {}: {detail}", shown(value)));
+    }
+
     /// A value names something that is not there.
     pub fn not_found(&mut self, at: &At<'_>, value: &Value) {
         self.add("FieldValueNotFound", at, format!("Not found: {}", shown(value)));
@@ -135,6 +141,11 @@ impl Faults {
         let list: Vec<String> = supported.iter().map(|value| format!("{value:?}")).collect();
         let message = format!("Unsupported value: {}: supported values: {}", shown(value), list.join(", "));
         self.add("FieldValueNotSupported", at, message);
+    }
+
+    /// Forgets what is also found elsewhere, at the same place for the same value.
+    pub fn forgive(&mut self, known: &Self) {
+        self.causes.retain(|cause| !known.causes.contains(cause));
     }
 
     /// Whether nothing was found.

@@ -170,6 +170,18 @@ pub fn env_name(name: &str) -> Result<(), String> {
     Err("a valid environment variable name must consist only of printable ASCII characters other than '='".to_owned())
 }
 
+/// Identifier of the language C: what is left of an attribute's name after its domain.
+pub fn identifier(name: &str) -> Result<(), String> {
+    let word = |b: u8| b.is_ascii_alphabetic() || b == b'_';
+    if name.bytes().next().is_some_and(word) && name.bytes().all(|b| word(b) || b.is_ascii_digit()) {
+        return Ok(());
+    }
+    Err("a valid C identifier must start with alphabetic character or '_', followed by a string of alphanumeric \
+         characters or '_' (e.g. 'my_name',  or 'MY_NAME',  or 'MyName', regex used for validation is \
+         '[A-Za-z_][A-Za-z0-9_]*')"
+        .to_owned())
+}
+
 /// Name of a port (IANA service name).
 pub fn port_name(name: &str) -> Result<(), String> {
     if name.len() > 15 {

@@ -137,6 +137,40 @@ pub fn no_special(address: IpAddr, value: &Value, at: &At<'_>, faults: &mut Faul
     }
 }
 
+/// What is said of an address that is written in another way than everybody does; nothing of what is none.
+pub fn address_warning(text: &str, at: &At<'_>) -> Option<String> {
+    let address: IpAddr = text.parse().ok()?;
+    match mapped(address) {
+        Some(plain) => Some(format!("{at}: non-standard IP address {text:?} is invalid: use \"{plain}\"")),
+        None if address.to_string() == text => None,
+        None => Some(format!("{at}: IPv6 address {text:?} should be in RFC 5952 canonical format (\"{address}\")")),
+    }
+}
+
+/// What is said of a range that is written in another way than everybody does; nothing of what is none.
+pub fn range_warning(text: &str, at: &At<'_>) -> Option<String> {
+    let range = Range::parse(text)?;
+    let address: IpAddr = text.split_once('/')?.0.parse().ok()?;
+    if address != range.first {
+        let bits = if address.is_ipv4() { 32 } else { 128 };
+        return Some(format!(
+            "{at}: CIDR value {text:?} is ambiguous in this context (should be \"{range}\" or \"{address}/{bits}\"?)"
+        ));
+    }
+    if range.to_string() == text {
+        return None;
+    }
+    Some(format!("{at}: IPv6 CIDR value {text:?} should be in RFC 5952 canonical format (\"{range}\")"))
+}
+
+/// The address of IPv4 that one of IPv6 only wraps.
+fn mapped(address: IpAddr) -> Option<Ipv4Addr> {
+    match address {
+        IpAddr::V4(_) => None,
+        IpAddr::V6(address) => address.to_ipv4_mapped(),
+    }
+}
+
 /// Checks a number of a port.
 pub fn port(value: &Value, at: &At<'_>, faults: &mut Faults) {
     if !value.as_i64().is_some_and(|port| (1..=65535).contains(&port)) {
@@ -168,6 +202,27 @@ pub fn not_negative(fields: &super::Fields, key: &str, at: &At<'_>, faults: &mut
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn odd_ways_to_write_addresses_are_told() {
+        let at = At::root("a");
+        let range = |text| range_warning(text, &at);
+        assert_eq!(range("10.0.0.0/8"), None);
+        assert_eq!(
+            range("10.1.0.0/8").unwrap(),
+            "a: CIDR value \"10.1.0.0/8\" is ambiguous in this context (should be \"10.0.0.0/8\" or \"10.1.0.0/32\"?)"
+        );
+        assert_eq!(
+            range("FD00::/64").unwrap(),
+            "a: IPv6 CIDR value \"FD00::/64\" should be in RFC 5952 canonical format (\"fd00::/64\")"
+        );
+        assert_eq!(address_warning("1.2.3.4", &at), None);
+        assert_eq!(address_warning("None", &at), None);
+        assert_eq!(
+            address_warning("::ffff:1.2.3.4", &at).unwrap(),
+            "a: non-standard IP address \"::ffff:1.2.3.4\" is invalid: use \"1.2.3.4\""
+        );
+    }
 
     #[test]
     fn ranges_count_their_addresses() {

@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 use master_kinds::builtin;
-use master_kinds::registry::Kind;
+use master_kinds::registry::{Kind, Subresource};
 use master_kinds::validate::{Faults, Fields};
 use serde_json::Value;
 
@@ -44,9 +44,41 @@ pub(crate) fn told(faults: Faults) -> Vec<String> {
 
 /// What is wrong with a new object.
 pub(crate) fn faults(kind: &Kind, object: &Value) -> Vec<String> {
+    let made = made(kind, object);
     let mut faults = Faults::default();
-    (kind.strategy.validate)(&made(kind, object), &mut faults);
+    (kind.strategy.validate)(&made, &mut faults);
+    (kind.strategy.validate_create)(&made, &mut faults);
     told(faults)
+}
+
+/// What is wrong with what a write through a subresource makes of an object.
+pub(crate) fn through_faults(kind: &Kind, subresource: Subresource, new: &Value, old: &Value) -> Vec<String> {
+    let (new, old) = (fields(new), fields(old));
+    let mut result = old.clone();
+    if subresource == Subresource::Finalize {
+        result.clone_from(&new);
+    } else if let Some(status) = new.get("status") {
+        result.insert("status".to_owned(), status.clone());
+    }
+    (kind.strategy.through)(subresource, &mut result, &new, &old);
+    let mut faults = Faults::default();
+    (kind.strategy.validate_update)(&result, &old, &mut faults);
+    (kind.strategy.validate_through)(subresource, &result, &old, &mut faults);
+    told(faults)
+}
+
+/// What a writer is told though the object is taken.
+pub(crate) fn warnings(kind: &Kind, object: &Value) -> Vec<String> {
+    let mut told = Vec::new();
+    (kind.strategy.warn)(&made(kind, object), None, &mut told);
+    told
+}
+
+/// Each expected text is the beginning of one fault, in order.
+#[track_caller]
+pub(crate) fn starts(told: &[String], expected: &[&str]) {
+    let fits = told.len() == expected.len() && told.iter().zip(expected).all(|(fault, start)| fault.starts_with(start));
+    assert!(fits, "{told:#?} instead of {expected:#?}");
 }
 
 /// What is wrong with a change of an object that was made before.

@@ -60,6 +60,7 @@ impl Policy {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Policies {
     pub(super) enforce: Policy,
+    pub(super) audit: Policy,
     pub(super) warn: Policy,
 }
 
@@ -68,11 +69,11 @@ impl Policies {
     pub(super) fn of(labels: Option<&Fields>) -> (Self, Faults) {
         let mut faults = Faults::default();
         let mut mode = |mode: &str| policy(labels, mode, &mut faults);
-        let (enforce, _audit, warn) = (mode("enforce"), mode("audit"), mode("warn"));
-        (Self { enforce, warn }, faults)
+        let (enforce, audit, warn) = (mode("enforce"), mode("audit"), mode("warn"));
+        (Self { enforce, audit, warn }, faults)
     }
 
-    /// Whether nothing is demanded.
+    /// Whether nothing is demanded that counts.
     pub(super) fn is_privileged(&self) -> bool {
         self.enforce.level == Level::Privileged && self.warn.level == Level::Privileged
     }

@@ -1,7 +1,8 @@
 //! `PodSecurity`: the levels of the Pod Security Standards, as a namespace's labels demand them.
 //!
 //! A pod that breaks the level of `enforce` is refused; one that breaks that of `warn` is told so, as are the workloads that
-//! would make such pods. The level of `audit` has nowhere to go: there is no audit log.
+//! would make such pods. The level of `audit` has no effect, since there is no audit log that it could be told in: whoever
+//! sets it is told so.
 
 mod baseline;
 mod labels;
@@ -165,6 +166,11 @@ fn significant(new: &Fields, old: &Fields) -> bool {
 async fn namespace(request: &Request<'_>, new: &Fields, admitted: &mut Admitted) -> Result<(), ApiError> {
     let name = meta_text(new, "name");
     let (policies, faults) = Policies::of(object(metadata(new), "labels"));
+    let asked = request.old.map(|old| Policies::of(object(metadata(old), "labels")).0.audit);
+    if policies.audit.level > Level::Privileged && asked != Some(policies.audit) {
+        let text = "the PodSecurity level of \"audit\" has no effect: this version keeps no audit log";
+        admitted.warnings.push(text.to_owned());
+    }
     let Some(old) = request.old else {
         return faults.into_error("", "Namespace", name);
     };

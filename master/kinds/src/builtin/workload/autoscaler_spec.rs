@@ -4,7 +4,7 @@ use super::rules::{default_number, spec, status};
 use crate::podspec;
 use crate::registry::Subresource;
 use crate::validate::forms::{has, needed_form, not_negative, number, optional_choice, word};
-use crate::validate::{At, Faults, Fields, default_to, get, items, labels, names, object, object_mut, text};
+use crate::validate::{At, Faults, Fields, default_to, get, items, labels, names, object, object_mut, resource, text};
 use config_kube::Amount;
 use serde_json::{Map, Value, json};
 
@@ -160,7 +160,7 @@ fn source(field: &str, source: &Fields, at: &At<'_>, faults: &mut Faults) {
             if text(source, "name").is_empty() {
                 faults.required(&at.field("name"), "must specify a resource name");
             } else if field == "containerResource" {
-                podspec::resource_name(get(source, "name"), &at.field("name"), faults);
+                resource::container_name(text(source, "name"), &at.field("name"), faults);
             }
             if field == "containerResource" {
                 if text(source, "container").is_empty() {

@@ -1,0 +1,280 @@
+//! A look over all addresses and node ports of services: each must be held for exactly the service that has it. What is
+//! missing is held, what nobody has is freed, and what cannot be mended is told by an event; services are never changed.
+//!
+//! Since a service is written together with what it holds, this finds something only after a store was changed by other
+//! hands, restored from elsewhere, or ranges were configured anew. Each repair is written on the condition that what it
+//! concerns is as it was seen.
+
+use super::{Owner, addresses, ports};
+use crate::client::Client;
+use crate::error::ApiError;
+use crate::object::meta_text;
+use crate::record::{Happening, Recorder, Severity};
+use crate::registry::Kind;
+use crate::server::ApiServer;
+use crate::validate::Fields;
+use crate::validate::net::Range;
+use crate::validate::object as inner;
+use crate::verbs::store_error;
+use bytes::Bytes;
+use config_kube::k8s_openapi::api::core::v1::ObjectReference;
+use master_store::{Action, Entry, Expect, ListQuery, Op, StoreError};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+
+/// Name in events (upstream's, which people know).
+const ADDRESSES: &str = "ipallocator-repair-controller";
+const PORTS: &str = "portallocator-repair-controller";
+
+/// What was found, and what is written for it; nothing where nothing can be mended.
+#[derive(Debug)]
+struct Finding {
+    component: &'static str,
+    about: ObjectReference,
+    reason: &'static str,
+    message: String,
+    ops: Vec<Op>,
+}
+
+/// A service as the store has it.
+struct Service {
+    entry: Entry,
+    owner: Owner,
+    about: ObjectReference,
+    addresses: Vec<IpAddr>,
+    ports: Vec<i64>,
+}
+
+/// Everything that is held, and by what right.
+struct Picture<'a> {
+    services: Vec<Service>,
+    addresses: BTreeMap<IpAddr, (Entry, Fields)>,
+    ports: BTreeMap<i64, Entry>,
+    ranges: Vec<Range>,
+    node_ports: RangeInclusive<i64>,
+    kind: &'a Kind,
+}
+
+/// Looks over everything once and repairs what can be repaired; how much was found.
+pub(crate) async fn run(api: &ApiServer, client: &Client) -> Result<usize, ApiError> {
+    let Some(kind) = api.inner.registry.find("networking.k8s.io", "v1", "ipaddresses") else { return Ok(0) };
+    let ranges = addresses::all_ranges(&entries(api, addresses::RANGES).await?);
+    if ranges.is_empty() {
+        return Ok(0);
+    }
+    let bounds = &api.inner.options.ranges.node_ports;
+    let picture = Picture {
+        ranges,
+        node_ports: i64::from(*bounds.start())..=i64::from(*bounds.end()),
+        kind,
+        addresses: entries(api, addresses::ADDRESSES).await?.into_iter().filter_map(held_address).collect(),
+        ports: entries(api, ports::TABLE).await?.into_iter().filter_map(held_port).collect(),
+        services: entries(api, "services/").await?.into_iter().filter_map(Service::read).collect(),
+    };
+    let findings = picture.findings()?;
+    let found = findings.len();
+    for finding in findings {
+        finding.settle(api, client).await?;
+    }
+    Ok(found)
+}
+
+async fn entries(api: &ApiServer, prefix: &str) -> Result<Vec<Entry>, ApiError> {
+    let query = ListQuery { prefix: prefix.to_owned(), ..ListQuery::default() };
+    Ok(api.inner.store.list(query).await.map_err(store_error)?.entries)
+}
+
+fn held_address(entry: Entry) -> Option<(IpAddr, (Entry, Fields))> {
+    let address = entry.key.strip_prefix(addresses::ADDRESSES)?.parse().ok()?;
+    let object = serde_json::from_slice(&entry.value).ok()?;
+    Some((address, (entry, object)))
+}
+
+fn held_port(entry: Entry) -> Option<(i64, Entry)> {
+    Some((entry.key.strip_prefix(ports::TABLE)?.parse().ok()?, entry))
+}
+
+fn hold(entry: &Entry) -> Op {
+    Op { key: entry.key.clone(), expect: Expect::Revision(entry.modified), action: Action::Check }
+}
+
+fn absent(key: &str) -> Op {
+    Op { key: key.into(), expect: Expect::Absent, action: Action::Check }
+}
+
+impl Service {
+    fn read(entry: Entry) -> Option<Self> {
+        let object: Fields = serde_json::from_slice(&entry.value).ok()?;
+        let owner = Owner {
+            namespace: meta_text(&object, "namespace").to_owned(),
+            name: meta_text(&object, "name").to_owned(),
+        };
+        let nothing = Fields::new();
+        let spec = inner(&object, "spec").unwrap_or(&nothing);
+        let about = reference("v1", "Service", &object);
+        let (addresses, ports) = (addresses::of(spec), ports::of(spec).into_iter().collect());
+        Some(Self { entry, owner, about, addresses, ports })
+    }
+}
+
+fn reference(version: &str, kind: &str, object: &Fields) -> ObjectReference {
+    let text = |key: &str| Some(meta_text(object, key).to_owned()).filter(|text| !text.is_empty());
+    ObjectReference {
+        api_version: Some(version.to_owned()),
+        kind: Some(kind.to_owned()),
+        name: text("name"),
+        namespace: text("namespace"),
+        uid: text("uid"),
+        ..ObjectReference::default()
+    }
+}
+
+impl Picture<'_> {
+    fn findings(&self) -> Result<Vec<Finding>, ApiError> {
+        let mut all = Vec::new();
+        for service in &self.services {
+            for address in &service.addresses {
+                all.extend(self.address(service, *address)?);
+            }
+            all.extend(service.ports.iter().filter_map(|port| self.port(service, *port)));
+        }
+        all.extend(self.addresses.iter().filter_map(|(address, held)| self.leaked_address(*address, held)));
+        all.extend(self.ports.iter().filter_map(|(port, held)| self.leaked_port(*port, held)));
+        Ok(all)
+    }
+
+    fn has(&self, owner: &Owner, has: impl Fn(&Service) -> bool) -> bool {
+        self.services.iter().any(|service| service.owner == *owner && has(service))
+    }
+
+    /// What is wrong with an address that a service has.
+    fn address(&self, service: &Service, address: IpAddr) -> Result<Option<Finding>, ApiError> {
+        let family = crate::kinds::family_of(address);
+        let told = |reason, message, ops| {
+            Some(Finding { component: ADDRESSES, about: service.about.clone(), reason, message, ops })
+        };
+        if !self.ranges.iter().any(|range| range.contains(address)) {
+            let message = format!(
+                "Cluster IP [{family}]: {address} is not within any configured Service CIDR; please recreate service"
+            );
+            return Ok(told("ClusterIPOutOfRange", message, Vec::new()));
+        }
+        let own = addresses::held_by(self.kind, address, &service.owner)?;
+        Ok(match self.addresses.get(&address) {
+            None => {
+                let message = format!("Cluster IP [{family}]: {address} is not allocated; repairing");
+                told("ClusterIPNotAllocated", message, vec![hold(&service.entry), own])
+            }
+            Some((entry, object)) => match addresses::parent_of(object) {
+                Some(parent) if parent == service.owner => None,
+                Some(parent) if self.has(&parent, |other| other.addresses.contains(&address)) => {
+                    let message = format!(
+                        "Cluster IP [{family}]:{address} was assigned to multiple services; please recreate service"
+                    );
+                    told("ClusterIPAlreadyAllocated", message, Vec::new())
+                }
+                Some(_) | None => {
+                    let message = format!(
+                        "the ClusterIP [{family}]: {address} for Service {} has a wrong reference; repairing",
+                        service.owner.text()
+                    );
+                    let Action::Put(value) = own.action else { return Ok(None) };
+                    let ops = vec![hold(&service.entry), Op::update(&entry.key, entry.modified, value)];
+                    told("ClusterIPNotAllocated", message, ops)
+                }
+            },
+        })
+    }
+
+    /// What is wrong with a node port that a service has.
+    fn port(&self, service: &Service, port: i64) -> Option<Finding> {
+        let told = |reason, message, ops| {
+            Some(Finding { component: PORTS, about: service.about.clone(), reason, message, ops })
+        };
+        if !self.node_ports.contains(&port) {
+            let (first, last) = (self.node_ports.start(), self.node_ports.end());
+            let message = format!("Port {port} is not within the port range {first}-{last}; please recreate service");
+            return told("PortOutOfRange", message, Vec::new());
+        }
+        let own = Bytes::from(service.owner.text());
+        match self.ports.get(&port) {
+            Some(entry) if entry.value == own => None,
+            Some(entry) => {
+                if self
+                    .services
+                    .iter()
+                    .any(|other| entry.value == other.owner.text().as_bytes() && other.ports.contains(&port))
+                {
+                    let message = format!("Port {port} was assigned to multiple services; please recreate service");
+                    return told("PortAlreadyAllocated", message, Vec::new());
+                }
+                let ops = vec![hold(&service.entry), Op::update(&entry.key, entry.modified, own)];
+                told("PortNotAllocated", format!("Port {port} is not allocated; repairing"), ops)
+            }
+            None => {
+                let ops = vec![hold(&service.entry), Op::create(&ports::key(port), own)];
+                told("PortNotAllocated", format!("Port {port} is not allocated; repairing"), ops)
+            }
+        }
+    }
+
+    /// An address that is held for a service that does not have it. Those of others are none of ours.
+    fn leaked_address(&self, address: IpAddr, (entry, object): &(Entry, Fields)) -> Option<Finding> {
+        let owner = addresses::parent_of(object).filter(|_| addresses::is_own(object))?;
+        if self.has(&owner, |service| service.addresses.contains(&address))
+            || self.services.iter().any(|service| service.addresses.contains(&address))
+        {
+            return None;
+        }
+        let name = owner.text();
+        let message = format!("IPAddress: {address} for Service {name} appears to have leaked: cleaning up");
+        let about = reference("networking.k8s.io/v1", "IPAddress", object);
+        let ops = vec![self.as_seen(&owner), Op::delete(&entry.key, entry.modified)];
+        Some(Finding { component: ADDRESSES, about, reason: "IPAddressNotAllocated", message, ops })
+    }
+
+    /// A node port that is held for a service that does not have it.
+    fn leaked_port(&self, port: i64, entry: &Entry) -> Option<Finding> {
+        if self.services.iter().any(|service| service.ports.contains(&port)) {
+            return None;
+        }
+        let owner = String::from_utf8_lossy(&entry.value).into_owned();
+        let (namespace, name) = owner.split_once('/').unwrap_or(("", owner.as_str()));
+        let owner = Owner { namespace: namespace.to_owned(), name: name.to_owned() };
+        let about = ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Service".to_owned()),
+            name: Some(owner.name.clone()),
+            namespace: Some(owner.namespace.clone()),
+            ..ObjectReference::default()
+        };
+        let message = format!("the node port {port} appears to have leaked: cleaning up");
+        let ops = vec![self.as_seen(&owner), Op::delete(&entry.key, entry.modified)];
+        Some(Finding { component: PORTS, about, reason: "PortNotAllocated", message, ops })
+    }
+
+    /// The condition that a service is still as it was seen: as it is, or not there.
+    fn as_seen(&self, owner: &Owner) -> Op {
+        let found = self.services.iter().find(|service| service.owner == *owner);
+        found.map_or_else(|| absent(&format!("services/{}", owner.text())), |service| hold(&service.entry))
+    }
+}
+
+impl Finding {
+    /// Writes the repair and tells of it. Where something changed meanwhile, the next look sees what became of it.
+    async fn settle(self, api: &ApiServer, client: &Client) -> Result<(), ApiError> {
+        if !self.ops.is_empty() {
+            match api.inner.store.commit(self.ops).await {
+                Ok(_) => {}
+                Err(StoreError::Conflict { .. }) => return Ok(()),
+                Err(error) => return Err(store_error(error)),
+            }
+        }
+        tracing::warn!(reason = self.reason, "{}", self.message);
+        let action = if self.component == PORTS { "PortAllocation" } else { "ClusterIPAllocation" };
+        let happening = Happening { severity: Severity::Warning, reason: self.reason, action, message: self.message };
+        Recorder::new(client.clone(), self.component).record_of(self.about, &happening).await;
+        Ok(())
+    }
+}

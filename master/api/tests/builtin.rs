@@ -1,0 +1,181 @@
+//! What every cluster has, the one way to write an amount, and what clients are told of old ways, over the whole path.
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
+mod common;
+
+use common::Local;
+use http::{Method, StatusCode};
+use master_api::UserInfo;
+use serde_json::{Value, json};
+
+const QUOTAS: &str = "/api/v1/namespaces/default/resourcequotas";
+const FLOWS: &str = "/apis/flowcontrol.apiserver.k8s.io/v1";
+
+async fn get(local: &Local, path: &str) -> Value {
+    let (status, answer) = local.admin_ask(Method::GET, path, &Value::Null).await;
+    assert_eq!(status, StatusCode::OK, "{answer}");
+    answer
+}
+
+/// Warnings of an answer, without their code.
+async fn told(local: &Local, method: Method, path: &str, body: &Value) -> Vec<String> {
+    let user = UserInfo::admin("admin");
+    let (_, headers, _) =
+        local.send(&user, method, path, &[("content-type", "application/json")], body.to_string()).await;
+    let plain =
+        |value: &http::HeaderValue| value.to_str().unwrap().trim_start_matches("299 - ").trim_matches('"').to_owned();
+    headers.get_all("warning").iter().map(plain).collect()
+}
+
+/// Server-side apply.
+async fn apply(local: &Local, manager: &str, path: &str, body: &Value) -> (StatusCode, Value) {
+    let path = format!("{path}?fieldManager={manager}");
+    let headers = [("content-type", "application/apply-patch+yaml")];
+    let (status, _, bytes) =
+        local.send(&UserInfo::admin("admin"), Method::PATCH, &path, &headers, body.to_string()).await;
+    (status, serde_json::from_slice(&bytes).unwrap())
+}
+
+#[tokio::test]
+async fn every_cluster_has_upstreams_flow_schemas_and_they_are_kept() {
+    let local = Local::new().await;
+    let names = |list: &Value| -> Vec<String> {
+        list["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|item| item["metadata"]["name"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    let flows = get(&local, &format!("{FLOWS}/flowschemas")).await;
+    assert_eq!(
+        names(&flows),
+        [
+            "catch-all",
+            "exempt",
+            "global-default",
+            "kube-controller-manager",
+            "kube-scheduler",
+            "kube-system-service-accounts",
+            "probes",
+            "service-accounts",
+            "system-leader-election",
+            "system-node-high",
+            "system-nodes",
+        ]
+    );
+    let levels = get(&local, &format!("{FLOWS}/prioritylevelconfigurations")).await;
+    assert_eq!(names(&levels).len(), 8);
+    assert_eq!(flows["items"][0]["metadata"]["annotations"]["apf.kubernetes.io/autoupdate-spec"], "true");
+    let own = json!({"metadata": {"annotations": {"apf.kubernetes.io/autoupdate-spec": "false"}}, "spec": {"matchingPrecedence": 77}});
+    local.admin_ask(Method::PATCH, &format!("{FLOWS}/flowschemas/probes"), &own).await;
+    local.admin_ask(Method::DELETE, &format!("{FLOWS}/flowschemas/catch-all"), &Value::Null).await;
+    local.api.prepare().await.unwrap();
+    let after = get(&local, &format!("{FLOWS}/flowschemas")).await;
+    assert_eq!(names(&after), names(&flows), "what is missing comes back");
+    assert_eq!(get(&local, &format!("{FLOWS}/flowschemas/probes")).await["spec"]["matchingPrecedence"], 77);
+}
+
+#[tokio::test]
+async fn amounts_are_kept_in_the_one_way_to_write_them() {
+    let local = Local::new().await;
+    let quota = |cpu: &Value| json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"}, "spec": {"hard": {"cpu": cpu, "memory": "1024Mi"}}});
+    let (_, made) = local.admin_ask(Method::POST, QUOTAS, &quota(&json!(0.5))).await;
+    assert_eq!(made["spec"]["hard"], json!({"cpu": "500m", "memory": "1Gi"}));
+    let path = format!("{QUOTAS}/q");
+    let (_, patched) = local.admin_ask(Method::PATCH, &path, &json!({"spec": {"hard": {"cpu": "1000m"}}})).await;
+    assert_eq!(patched["spec"]["hard"]["cpu"], "1");
+    let (_, same) = local.admin_ask(Method::PATCH, &path, &json!({"spec": {"hard": {"cpu": "1.0"}}})).await;
+    assert_eq!(same["metadata"]["resourceVersion"], patched["metadata"]["resourceVersion"], "nothing changed");
+}
+
+#[tokio::test]
+async fn an_amount_that_is_applied_in_another_way_is_no_change_and_no_conflict() {
+    let local = Local::new().await;
+    let path = format!("{QUOTAS}/q");
+    let quota = |cpu: &str| json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"}, "spec": {"hard": {"cpu": cpu}}});
+    let (_, first) = apply(&local, "one", &path, &quota("0.5")).await;
+    assert_eq!(first["spec"]["hard"]["cpu"], "500m");
+    let (_, again) = apply(&local, "one", &path, &quota("0.5")).await;
+    assert_eq!(again["metadata"], first["metadata"], "applied again");
+    let (status, shared) = apply(&local, "two", &path, &quota("500m")).await;
+    assert_eq!(status, StatusCode::OK, "{shared}");
+    let (status, _) = apply(&local, "two", &path, &quota("0.6")).await;
+    assert_eq!(status, StatusCode::CONFLICT);
+}
+
+#[tokio::test]
+async fn nothing_is_made_under_a_quota_before_it_is_counted() {
+    let local = Local::new().await;
+    let quota = json!({"metadata": {"name": "q"}, "spec": {"hard": {"configmaps": "5"}}});
+    local.admin_ask(Method::POST, QUOTAS, &quota).await;
+    let maps = "/api/v1/namespaces/default/configmaps";
+    let (status, answer) = local.admin_ask(Method::POST, maps, &json!({"metadata": {"name": "m"}})).await;
+    assert_eq!(status, StatusCode::FORBIDDEN);
+    assert_eq!(answer["message"], "configmaps \"m\" is forbidden: status unknown for quota: q, resources: configmaps");
+    let counted = json!({"status": {"hard": {"configmaps": "5"}, "used": {"configmaps": "0"}}});
+    local.admin_ask(Method::PATCH, &format!("{QUOTAS}/q/status"), &counted).await;
+    let (status, _) = local.admin_ask(Method::POST, maps, &json!({"metadata": {"name": "m"}})).await;
+    assert_eq!(status, StatusCode::CREATED);
+}
+
+#[tokio::test]
+async fn the_clusters_parts_are_told_and_never_written() {
+    let local = Local::new().await;
+    let path = "/api/v1/componentstatuses";
+    let list = get(&local, path).await;
+    assert_eq!(list["kind"], "ComponentStatusList");
+    let conditions = json!([{"type": "Healthy", "status": "True", "message": "ok"}]);
+    assert!(list["items"].as_array().unwrap().iter().all(|part| part["conditions"] == conditions), "{list}");
+    let one = get(&local, &format!("{path}/scheduler")).await;
+    assert_eq!((&one["kind"], &one["conditions"]), (&json!("ComponentStatus"), &conditions));
+    assert_eq!(told(&local, Method::GET, path, &Value::Null).await, ["v1 ComponentStatus is deprecated in v1.19+"]);
+    let (status, _) = local.admin_ask(Method::POST, path, &json!({"metadata": {"name": "x"}})).await;
+    assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED);
+    let headers = [("accept", "application/json;as=Table;g=meta.k8s.io;v=v1")];
+    let (_, _, bytes) = local.send(&UserInfo::admin("admin"), Method::GET, path, &headers, "").await;
+    let table: Value = serde_json::from_slice(&bytes).unwrap();
+    assert_eq!(table["rows"][0]["cells"], json!(["controller-manager", "Healthy", "ok", ""]));
+}
+
+#[tokio::test]
+async fn old_ways_are_told_with_each_answer() {
+    let local = Local::new().await;
+    let words = "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice";
+    let path = "/api/v1/namespaces/default/endpoints";
+    assert_eq!(told(&local, Method::GET, path, &Value::Null).await, [words]);
+    assert_eq!(
+        told(&local, Method::GET, &format!("{path}/none"), &Value::Null).await,
+        [words],
+        "a refusal tells it too"
+    );
+    let pod = json!({"metadata": {"name": "p"}, "spec": {
+        "nodeSelector": {"beta.kubernetes.io/os": "linux"}, "containers": [{"name": "c", "image": "i"}],
+        "automountServiceAccountToken": false,
+    }});
+    let pods = "/api/v1/namespaces/default/pods";
+    let old = "spec.nodeSelector[beta.kubernetes.io/os]: deprecated since v1.14; use \\\"kubernetes.io/os\\\" instead";
+    assert_eq!(told(&local, Method::POST, pods, &pod).await, [old]);
+    let audited = json!({"metadata": {"name": "n", "labels": {"pod-security.kubernetes.io/audit": "baseline"}}});
+    assert_eq!(
+        told(&local, Method::POST, "/api/v1/namespaces", &audited).await,
+        ["the PodSecurity level of \\\"audit\\\" has no effect: this version keeps no audit log"]
+    );
+}
+
+#[tokio::test]
+async fn names_in_tables_are_told_to_be_names() {
+    let local = Local::new().await;
+    for path in ["/api/v1/namespaces/default/events", "/apis/storage.k8s.io/v1/storageclasses", "/api/v1/nodes"] {
+        let headers = [("accept", "application/json;as=Table;g=meta.k8s.io;v=v1")];
+        let (_, _, bytes) = local.send(&UserInfo::admin("admin"), Method::GET, path, &headers, "").await;
+        let table: Value = serde_json::from_slice(&bytes).unwrap();
+        let columns = table["columnDefinitions"].as_array().unwrap();
+        let formats: Vec<&str> = columns
+            .iter()
+            .filter(|column| column["name"] == "Name")
+            .filter_map(|column| column["format"].as_str())
+            .collect();
+        assert_eq!(formats, ["name"], "{path}");
+    }
+}

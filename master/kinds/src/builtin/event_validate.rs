@@ -1,0 +1,116 @@
+//! What events must be (upstream: `core/validation/events.go`): those of the older version less than those of the newer.
+//! Faults stand at the fields of the stored form, whichever version was sent.
+
+use super::event::{about, either};
+use crate::object::meta_text;
+use crate::validate::forms::{has, number};
+use crate::validate::{At, Faults, Fields, get, names, object, text};
+use serde_json::Value;
+
+/// Bytes of an action, a reason and a reporter's instance, and of what is said.
+const WORD: usize = 128;
+const NOTE: usize = 1024;
+
+/// The fields of the newer version, each with its name in the stored form.
+const FIELDS: &[(&str, &str)] = &[
+    ("regarding", "involvedObject"),
+    ("reason", "reason"),
+    ("note", "message"),
+    ("deprecatedSource", "source"),
+    ("deprecatedFirstTimestamp", "firstTimestamp"),
+    ("deprecatedLastTimestamp", "lastTimestamp"),
+    ("deprecatedCount", "count"),
+    ("type", "type"),
+    ("eventTime", "eventTime"),
+    ("action", "action"),
+    ("related", "related"),
+    ("reportingController", "reportingController"),
+    ("reportingInstance", "reportingInstance"),
+];
+
+/// Checks what every event must heed.
+pub(super) fn legacy(fields: &Fields, faults: &mut Faults) {
+    let (about, own) = (about(fields), meta_text(fields, "namespace"));
+    let namespace = text(about, "namespace");
+    let fits = match (text(fields, "eventTime").is_empty(), namespace.is_empty()) {
+        (true, true) => matches!(own, "" | "default"),
+        (true, false) => namespace == own,
+        (false, true) => matches!(own, "default" | "kube-system"),
+        (false, false) => true,
+    };
+    if !fits {
+        let at = At::root("involvedObject");
+        faults.invalid(&at.field("namespace"), &namespace.into(), "does not match event.namespace");
+    }
+    if !text(fields, "eventTime").is_empty() {
+        reported(fields, faults);
+    }
+    if let Err(fault) = names::subdomain(own) {
+        faults.invalid(&At::root("namespace"), &own.into(), fault);
+    }
+}
+
+fn reported(fields: &Fields, faults: &mut Faults) {
+    let (at, reporter) = (At::root("reportingController"), either(fields, "reportingController", "reportingComponent"));
+    if reporter.is_empty() {
+        faults.required(&at, "");
+    }
+    if let Err(fault) = names::qualified(reporter) {
+        faults.invalid(&at, &reporter.into(), fault);
+    }
+    for key in ["reportingInstance", "action", "reason"] {
+        if text(fields, key).is_empty() {
+            faults.required(&At::root(key), "");
+        }
+        short(text(fields, key), WORD, key, faults);
+    }
+    short(either(fields, "message", "note"), NOTE, "message", faults);
+}
+
+fn short(found: &str, most: usize, key: &str, faults: &mut Faults) {
+    if found.len() > most {
+        faults.invalid(&At::root(key), &"".into(), format!("can have at most {most} characters"));
+    }
+}
+
+/// Checks what new events of the newer version must heed besides.
+pub(super) fn create(fields: &Fields, faults: &mut Faults) {
+    series(fields, faults);
+    if text(fields, "eventTime").is_empty() {
+        faults.required(&At::root("eventTime"), "");
+    }
+    let kind = text(fields, "type");
+    if !matches!(kind, "Normal" | "Warning") {
+        faults.invalid(&At::root("type"), &"".into(), format!("has invalid value: {kind}"));
+    }
+    for (served, stored) in FIELDS.iter().filter(|(served, _)| served.starts_with("deprecated")) {
+        let said = match get(fields, served) {
+            Value::Object(source) => source.values().any(|part| part != ""),
+            Value::Number(count) => count.as_i64() != Some(0),
+            other @ (Value::Null | Value::Bool(_) | Value::String(_) | Value::Array(_)) => !other.is_null(),
+        };
+        if said {
+            faults.invalid(&At::root(stored), &"".into(), "needs to be unset");
+        }
+    }
+}
+
+fn series(fields: &Fields, faults: &mut Faults) {
+    let Some(series) = object(fields, "series") else { return };
+    if number(series, "count") < 2 {
+        faults.invalid(&At::root("series.count"), &"".into(), "should be at least 2");
+    }
+    if !has(series, "lastObservedTime") {
+        faults.required(&At::root("series.lastObservedTime"), "");
+    }
+}
+
+/// An event of the newer version stays as it is but for its series.
+pub(super) fn change(new: &Fields, old: &Fields, faults: &mut Faults) {
+    if get(new, "series") != get(old, "series") {
+        series(new, faults);
+    }
+    for (served, stored) in FIELDS {
+        faults.immutable(&At::root(stored), get(new, served), get(old, served));
+    }
+}

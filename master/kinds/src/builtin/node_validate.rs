@@ -1,0 +1,93 @@
+//! What nodes must be, and how they may change (upstream: `ValidateNode`, `ValidateNodeUpdate`).
+
+use super::service::spec;
+use crate::validate::forms::{formed, word};
+use crate::validate::{At, Faults, Fields, get, items, names, net, object, resource, text};
+use serde_json::Value;
+
+const EFFECTS: &[&str] = &["NoSchedule", "PreferNoSchedule", "NoExecute"];
+
+/// Checks a node.
+pub(super) fn node(fields: &Fields, faults: &mut Faults) {
+    let spec = spec(fields);
+    // Upstream's place of taints, though they are the spec's.
+    let meta = At::root("metadata");
+    taints(items(spec, "taints"), &meta.field("taints"), faults);
+    room(fields, faults);
+    ranges(items(spec, "podCIDRs"), get(spec, "podCIDRs"), faults);
+}
+
+/// Checks taints; each must be one of its key and effect.
+fn taints(taints: &[Value], at: &At<'_>, faults: &mut Faults) {
+    let mut known: Vec<(&str, &str)> = Vec::new();
+    for (index, value) in taints.iter().enumerate() {
+        let (at, Some(taint)) = (at.index(index), value.as_object()) else { continue };
+        formed(word(taint, "key"), &at.field("key"), names::qualified, faults);
+        formed(word(taint, "value"), &at.field("value"), names::label_value, faults);
+        if text(taint, "effect").is_empty() {
+            faults.required(&at.field("effect"), "");
+        } else {
+            faults.one_of(&at.field("effect"), get(taint, "effect"), EFFECTS);
+        }
+        let own = (text(taint, "key"), text(taint, "effect"));
+        if known.contains(&own) {
+            faults.duplicate_of(&at, value, "taints must be unique by key and effect pair");
+        }
+        known.push(own);
+    }
+}
+
+/// Checks what there is on a node, and what of it can be given away.
+fn room(fields: &Fields, faults: &mut Faults) {
+    let root = At::root("status");
+    for key in ["capacity", "allocatable"] {
+        let at = root.field(key);
+        let list = object(fields, "status").and_then(|status| object(status, key));
+        for (name, value) in list.into_iter().flatten() {
+            resource::amount(name, value, &at.field(name), faults);
+        }
+    }
+}
+
+fn ranges(list: &[Value], shown: &Value, faults: &mut Faults) {
+    let root = At::root("spec");
+    let at = root.field("podCIDRs");
+    let read: Vec<_> =
+        list.iter().enumerate().filter_map(|(index, range)| net::range(range, &at.index(index), faults)).collect();
+    let families = read.iter().filter(|range| range.is_ipv6()).count();
+    if list.len() > 2 || list.len() == 2 && read.len() == 2 && families != 1 {
+        faults.invalid(&at, shown, "may specify no more than one CIDR for each IP family");
+    }
+}
+
+/// A provider's ID and ranges of pods, once set, stay.
+pub(super) fn change(new: &Fields, old: &Fields, faults: &mut Faults) {
+    let root = At::root("status");
+    let at = root.field("addresses");
+    let addresses = object(new, "status").map_or(&[][..], |status| items(status, "addresses"));
+    for (index, address) in addresses.iter().enumerate() {
+        if addresses[..index].contains(address) {
+            faults.duplicate(&at.index(index), address);
+        }
+    }
+    let (new, old, at) = (spec(new), spec(old), At::root("spec"));
+    if !items(old, "podCIDRs").is_empty() && items(new, "podCIDRs") != items(old, "podCIDRs") {
+        let words = "node updates may not change podCIDR except from \"\" to valid";
+        faults.forbidden(&at.field("podCIDRs"), words);
+    }
+    let id = text(old, "providerID");
+    if !id.is_empty() && text(new, "providerID") != id {
+        let words = "node updates may not change providerID except from \"\" to valid";
+        faults.forbidden(&at.field("providerID"), words);
+    }
+    if text(new, "externalID") != text(old, "externalID") {
+        faults.forbidden(&at.field("externalID"), "may not be updated");
+    }
+}
+
+/// Says what of a node's spec nobody reads any more.
+pub(super) fn warn(fields: &Fields, _: Option<&Fields>, warnings: &mut Vec<String>) {
+    if !text(spec(fields), "externalID").is_empty() {
+        warnings.push("spec.externalID: this field is deprecated, and is unused by Kubernetes".to_owned());
+    }
+}
