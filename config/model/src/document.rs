@@ -1,5 +1,6 @@
 //! A whole document: its bounds, its version and kind, then its sections.
 
+use crate::cloud;
 use crate::cluster::{self, ClusterConfig};
 use crate::defaults::{MAX_DEPTH, MAX_DOCUMENT_BYTES, VERSION};
 use crate::fault::{FaultKind, Faults, Place, Sink};
@@ -67,7 +68,7 @@ impl Kind {
     }
 }
 
-/// Reads and checks a document; `file` is its name in faults.
+/// Reads and checks a document, which may come in a cloud-config ([`crate::cloud`]); `file` is its name in faults.
 ///
 /// Total over all bytes: it gives a document or at least one fault, never panics, and takes memory and time linear in the
 /// document, which is at most [`MAX_DOCUMENT_BYTES`] long.
@@ -83,6 +84,18 @@ pub fn parse(input: impl AsRef<[u8]>, file: &str) -> Result<Document, Faults> {
             return Err(sink.into_faults(file));
         }
     };
+    if !cloud::is_one(text) {
+        return checked(text, file);
+    }
+    let mut sink = Sink::new(text);
+    match cloud::open(text, &mut sink) {
+        Some(carried) if sink.is_empty() => checked(&carried.text, file).map_err(|faults| carried.placed(faults)),
+        Some(_) | None => Err(sink.into_faults(file)),
+    }
+}
+
+/// Checks a document that is TOML.
+fn checked(text: &str, file: &str) -> Result<Document, Faults> {
     let mut sink = Sink::new(text);
     let document = document(text, &mut sink);
     match document {
@@ -102,10 +115,6 @@ fn text(input: &[u8]) -> Result<&str, (FaultKind, usize, String, String)> {
         let found = format!("the byte 0x{:02x}", input.get(at).copied().unwrap_or_default());
         (FaultKind::NotText, at, found, "text in UTF-8".to_owned())
     })?;
-    if text.trim_start_matches('\u{feff}').starts_with("#cloud-config") {
-        let expected = "the TOML document itself as user-data, starting with `version = 1`".to_owned();
-        return Err((FaultKind::OtherFormat, 0, "a cloud-config document, which is not read".to_owned(), expected));
-    }
     Ok(text)
 }
 

@@ -11,9 +11,9 @@ pub enum FaultKind {
     TooLarge,
     /// Bytes that are not UTF-8 text.
     NotText,
-    /// A document of another format, such as cloud-config.
+    /// A document of another format.
     OtherFormat,
-    /// Not TOML.
+    /// Not TOML, or a cloud-config that is not YAML.
     Syntax,
     /// Tables or arrays nested too deeply.
     TooDeep,

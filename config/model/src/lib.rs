@@ -11,6 +11,7 @@
 
 pub mod api;
 mod check;
+pub mod cloud;
 pub mod cluster;
 pub mod defaults;
 mod document;

@@ -36,7 +36,7 @@ fn every_example_parses() {
         example(&name);
         count += 1;
     }
-    assert_eq!(count, 6);
+    assert_eq!(count, 7);
 }
 
 #[test]
@@ -48,6 +48,11 @@ fn a_worker_needs_only_its_master() {
     assert!(worker.name.is_none() && worker.network.dhcp_everywhere() && worker.registries.is_empty());
     assert_eq!(worker.node.max_pods, 110);
     assert_eq!(worker.node.reserved.memory.to_string(), "256Mi");
+}
+
+#[test]
+fn a_cloud_config_carries_the_same_document() {
+    assert_eq!(machine("worker.cloud-config.yaml"), machine("worker.toml"));
 }
 
 #[test]

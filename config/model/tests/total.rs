@@ -3,7 +3,8 @@
 use config_model::{Faults, parse};
 use proptest::prelude::*;
 
-const EXAMPLES: [&str; 5] = [
+const EXAMPLES: [&str; 6] = [
+    include_str!("../examples/worker.cloud-config.yaml"),
     include_str!("../examples/worker-static-network.toml"),
     include_str!("../examples/master.toml"),
     include_str!("../examples/cluster.toml"),
@@ -12,7 +13,10 @@ const EXAMPLES: [&str; 5] = [
 ];
 
 /// Pieces of which near-documents are made.
-const PIECES: [&str; 40] = [
+const PIECES: [&str; 43] = [
+    "#cloud-config\n",
+    "pratique: |\n",
+    "  version = 1\n",
     "version = 1\n",
     "kind = \"cluster\"\n",
     "[master]\n",
