@@ -105,20 +105,23 @@ impl ApiServer {
         let roles = authorize::bootstrap::reconcile(&client);
         futures_util::future::try_join(roles, crate::fairness::reconcile(&client)).await?;
         allocate::prepare(self, &client).await?;
-        allocate::repair(self, &client).await?;
         self.inner.prepared.store(true, Ordering::Release);
         Ok(())
     }
 
-    /// Looks again and again whether all addresses and node ports of services are held for those who have them, and
-    /// repairs what is not; never ends.
+    /// Looks once whether all addresses and node ports of services are held for those who have them, repairs what is not,
+    /// and tells how much was found.
+    pub async fn repair_allocations(&self) -> Result<usize, ApiError> {
+        allocate::repair(self, &self.client(UserInfo::admin("system:apiserver"))).await
+    }
+
+    /// Does so at once and again and again; never ends.
     pub async fn keep_allocations(&self) {
-        let client = self.client(UserInfo::admin("system:apiserver"));
         loop {
-            tokio::time::sleep(REPAIR_PERIOD).await;
-            if let Err(error) = allocate::repair(self, &client).await {
+            if let Err(error) = self.repair_allocations().await {
                 tracing::warn!(%error, "addresses and node ports of services could not be looked over");
             }
+            tokio::time::sleep(REPAIR_PERIOD).await;
         }
     }
 

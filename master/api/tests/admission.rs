@@ -182,10 +182,7 @@ async fn a_dry_run_pays_nothing() {
 #[tokio::test]
 async fn nobody_asks_for_the_admins_group() {
     let local = Local::new().await;
-    let mut params = rcgen::CertificateParams::default();
-    params.distinguished_name.push(rcgen::DnType::OrganizationName, "system:masters");
-    let pem = params.serialize_request(&rcgen::KeyPair::generate().unwrap()).unwrap().pem().unwrap();
-    let request = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, pem);
+    let request = common::signing_request("system:masters");
     let object = json!({"metadata": {"name": "c"}, "spec": {
         "signerName": "kubernetes.io/kube-apiserver-client", "usages": ["client auth"], "request": request}});
     let text = refused(&local, "/apis/certificates.k8s.io/v1/certificatesigningrequests", &object, 403).await;

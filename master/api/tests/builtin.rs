@@ -179,3 +179,26 @@ async fn names_in_tables_are_told_to_be_names() {
         assert_eq!(formats, ["name"], "{path}");
     }
 }
+
+#[tokio::test]
+async fn devices_are_had_as_an_admin_where_the_namespace_is_labelled_for_it() {
+    let local = Local::new().await;
+    let request = json!({"name": "r", "exactly": {"deviceClassName": "c", "adminAccess": true}});
+    let claim = json!({"metadata": {"name": "a"}, "spec": {"devices": {"requests": [request]}}});
+    let template = json!({"metadata": {"name": "a"}, "spec": {"spec": claim["spec"]}});
+    let root = "/apis/resource.k8s.io/v1/namespaces/default";
+    for (path, object, field) in [
+        ("resourceclaims", &claim, "spec.devices.requests[0].exactly.adminAccess"),
+        ("resourceclaimtemplates", &template, "spec.spec.devices.requests[0].exactly.adminAccess"),
+    ] {
+        let (status, answer) = local.admin_ask(Method::POST, &format!("{root}/{path}"), object).await;
+        assert_eq!(
+            (status, &answer["details"]["causes"][0]["field"]),
+            (StatusCode::UNPROCESSABLE_ENTITY, &json!(field))
+        );
+    }
+    let label = json!({"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}});
+    local.admin_ask(Method::PATCH, "/api/v1/namespaces/default", &label).await;
+    let (status, answer) = local.admin_ask(Method::POST, &format!("{root}/resourceclaims"), &claim).await;
+    assert_eq!(status, StatusCode::CREATED, "{answer}");
+}

@@ -156,13 +156,16 @@ async fn typed_commands_create_and_approve() {
     cluster.says("create namespace team", "", &["namespace/team created"]).await;
     cluster.says("create serviceaccount robot -n team", "", &["serviceaccount/robot created"]).await;
     cluster.says("create configmap x --from-literal=a=b --dry-run=server -o name", "", &["configmap/x"]).await;
-    let request = "
+    let request = format!(
+        "
 apiVersion: certificates.k8s.io/v1
 kind: CertificateSigningRequest
-metadata: {name: r}
-spec: {request: eA==, signerName: example.com/s, usages: [client auth]}
-";
-    cluster.says("create -f -", request, &["created"]).await;
+metadata: {{name: r}}
+spec: {{request: {}, signerName: example.com/s, usages: [client auth]}}
+",
+        common::signing_request("o")
+    );
+    cluster.says("create -f -", &request, &["created"]).await;
     cluster.says("certificate approve r", "", &["approved"]).await;
     cluster.says("get csr", "", &["example.com/s", "admin", "Approved"]).await;
     cluster.says("create -f -", POD, &["created"]).await;

@@ -6,7 +6,7 @@ use crate::hooks::BoxFuture;
 use crate::object::{meta_text, metadata, metadata_mut};
 use crate::validate::{Fields, items, object, object_mut, text};
 use master_kinds::quantity::{Quantities, Quantity};
-use master_kinds::quota;
+use master_kinds::{podspec, quota};
 use serde_json::Value;
 
 /// Where it is written down what was filled in.
@@ -45,7 +45,7 @@ impl Plugin for LimitRanger {
                 }
                 if !ranges.is_empty() {
                     // What containers ask for decides on the class.
-                    let class = object(pod, "spec").map_or("BestEffort", master_kinds::podspec::quality_of_service);
+                    let class = object(pod, "spec").map_or("BestEffort", podspec::quality_of_service);
                     if let Some(status) = object_mut(pod, "status") {
                         status.insert("qosClass".to_owned(), class.into());
                     }
@@ -137,19 +137,17 @@ fn fill(pod: &mut Fields, range: &[Limit]) {
     }
     let mut told = Vec::new();
     let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) else { return };
-    for (list, word) in [("containers", "container"), ("initContainers", "init container")] {
-        for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
-            let Some(container) = container.as_object_mut() else { continue };
-            let name = text(container, "name").to_owned();
-            let set_limits = set(container, "limits", &limits);
-            let set_requests = set(container, "requests", &requests);
-            for (names, what) in [(set_requests, "request"), (set_limits, "limit")] {
-                if !names.is_empty() {
-                    told.push(format!("{} {what} for {word} {name}", names.join(", ")));
-                }
+    podspec::change_containers(spec, &["containers", "initContainers"], |list, container| {
+        let word = if list == "containers" { "container" } else { "init container" };
+        let name = text(container, "name").to_owned();
+        let set_limits = set(container, "limits", &limits);
+        let set_requests = set(container, "requests", &requests);
+        for (names, what) in [(set_requests, "request"), (set_limits, "limit")] {
+            if !names.is_empty() {
+                told.push(format!("{} {what} for {word} {name}", names.join(", ")));
             }
         }
-    }
+    });
     if told.is_empty() {
         return;
     }

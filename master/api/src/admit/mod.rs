@@ -11,6 +11,7 @@ mod claim_resize;
 mod default_ingress_class;
 mod default_storage_class;
 mod default_tolerations;
+mod device_access;
 mod limit_ranger;
 mod namespace_lifecycle;
 mod node_restriction;
@@ -185,7 +186,7 @@ pub(crate) async fn check(
             plugin.check(&request, new, admitted).await?;
         }
     }
-    Ok(())
+    device_access::check(&request, new).await
 }
 
 /// An object on its way out.

@@ -5,6 +5,7 @@ use crate::error::ApiError;
 use crate::hooks::BoxFuture;
 use crate::object::{meta_text, metadata};
 use crate::validate::{Fields, get, items, object, text};
+use master_kinds::podspec;
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -127,17 +128,14 @@ fn mount_token(spec: &mut Fields) {
     let present = present.filter(|name| name.starts_with(VOLUME)).map(str::to_owned).next();
     let name = present.clone().unwrap_or_else(|| crate::verbs::generate(VOLUME));
     let mut needed = false;
-    for list in ["initContainers", "containers"] {
-        for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
-            let Some(container) = container.as_object_mut() else { continue };
-            let mounts = container.entry("volumeMounts").or_insert_with(|| json!([]));
-            let Some(mounts) = mounts.as_array_mut() else { continue };
-            if !mounts.iter().any(|mount| mount.get("mountPath").is_some_and(|path| path == MOUNT_PATH)) {
-                mounts.push(json!({"name": name, "readOnly": true, "mountPath": MOUNT_PATH}));
-                needed = true;
-            }
+    podspec::change_containers(spec, &["initContainers", "containers"], |_, container| {
+        let mounts = container.entry("volumeMounts").or_insert_with(|| json!([]));
+        let Some(mounts) = mounts.as_array_mut() else { return };
+        if !mounts.iter().any(|mount| mount.get("mountPath").is_some_and(|path| path == MOUNT_PATH)) {
+            mounts.push(json!({"name": name, "readOnly": true, "mountPath": MOUNT_PATH}));
+            needed = true;
         }
-    }
+    });
     if needed && present.is_none() {
         let volumes = spec.entry("volumes").or_insert_with(|| json!([]));
         if let Some(volumes) = volumes.as_array_mut() {

@@ -122,7 +122,7 @@ fn family(range: Range) -> &'static str {
 }
 
 /// Whose something is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Owner {
     namespace: String,
     name: String,

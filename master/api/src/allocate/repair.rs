@@ -19,7 +19,7 @@ use crate::verbs::store_error;
 use bytes::Bytes;
 use config_kube::k8s_openapi::api::core::v1::ObjectReference;
 use master_store::{Action, Entry, Expect, ListQuery, Op, StoreError};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
@@ -48,7 +48,10 @@ struct Service {
 
 /// Everything that is held, and by what right.
 struct Picture<'a> {
-    services: Vec<Service>,
+    services: BTreeMap<Owner, Service>,
+    /// What any service has.
+    had_addresses: BTreeSet<IpAddr>,
+    had_ports: BTreeSet<i64>,
     addresses: BTreeMap<IpAddr, (Entry, Fields)>,
     ports: BTreeMap<i64, Entry>,
     ranges: Vec<Range>,
@@ -64,13 +67,17 @@ pub(crate) async fn run(api: &ApiServer, client: &Client) -> Result<usize, ApiEr
         return Ok(0);
     }
     let bounds = &api.inner.options.ranges.node_ports;
+    let services: BTreeMap<Owner, Service> =
+        entries(api, "services/").await?.into_iter().filter_map(Service::read).collect();
     let picture = Picture {
+        had_addresses: services.values().flat_map(|service| &service.addresses).copied().collect(),
+        had_ports: services.values().flat_map(|service| &service.ports).copied().collect(),
+        services,
         ranges,
         node_ports: i64::from(*bounds.start())..=i64::from(*bounds.end()),
         kind,
         addresses: entries(api, addresses::ADDRESSES).await?.into_iter().filter_map(held_address).collect(),
         ports: entries(api, ports::TABLE).await?.into_iter().filter_map(held_port).collect(),
-        services: entries(api, "services/").await?.into_iter().filter_map(Service::read).collect(),
     };
     let findings = picture.findings()?;
     let found = findings.len();
@@ -95,6 +102,13 @@ fn held_port(entry: Entry) -> Option<(i64, Entry)> {
     Some((entry.key.strip_prefix(ports::TABLE)?.parse().ok()?, entry))
 }
 
+/// The service that a node port is held for.
+fn owner(entry: &Entry) -> Owner {
+    let text = String::from_utf8_lossy(&entry.value);
+    let (namespace, name) = text.split_once('/').unwrap_or(("", &text));
+    Owner { namespace: namespace.to_owned(), name: name.to_owned() }
+}
+
 fn hold(entry: &Entry) -> Op {
     Op { key: entry.key.clone(), expect: Expect::Revision(entry.modified), action: Action::Check }
 }
@@ -104,7 +118,7 @@ fn absent(key: &str) -> Op {
 }
 
 impl Service {
-    fn read(entry: Entry) -> Option<Self> {
+    fn read(entry: Entry) -> Option<(Owner, Self)> {
         let object: Fields = serde_json::from_slice(&entry.value).ok()?;
         let owner = Owner {
             namespace: meta_text(&object, "namespace").to_owned(),
@@ -114,7 +128,7 @@ impl Service {
         let spec = inner(&object, "spec").unwrap_or(&nothing);
         let about = reference("v1", "Service", &object);
         let (addresses, ports) = (addresses::of(spec), ports::of(spec).into_iter().collect());
-        Some(Self { entry, owner, about, addresses, ports })
+        Some((owner.clone(), Self { entry, owner, about, addresses, ports }))
     }
 }
 
@@ -133,7 +147,7 @@ fn reference(version: &str, kind: &str, object: &Fields) -> ObjectReference {
 impl Picture<'_> {
     fn findings(&self) -> Result<Vec<Finding>, ApiError> {
         let mut all = Vec::new();
-        for service in &self.services {
+        for service in self.services.values() {
             for address in &service.addresses {
                 all.extend(self.address(service, *address)?);
             }
@@ -145,7 +159,7 @@ impl Picture<'_> {
     }
 
     fn has(&self, owner: &Owner, has: impl Fn(&Service) -> bool) -> bool {
-        self.services.iter().any(|service| service.owner == *owner && has(service))
+        self.services.get(owner).is_some_and(has)
     }
 
     /// What is wrong with an address that a service has.
@@ -160,11 +174,11 @@ impl Picture<'_> {
             );
             return Ok(told("ClusterIPOutOfRange", message, Vec::new()));
         }
-        let own = addresses::held_by(self.kind, address, &service.owner)?;
+        let own = || addresses::held_by(self.kind, address, &service.owner);
         Ok(match self.addresses.get(&address) {
             None => {
                 let message = format!("Cluster IP [{family}]: {address} is not allocated; repairing");
-                told("ClusterIPNotAllocated", message, vec![hold(&service.entry), own])
+                told("ClusterIPNotAllocated", message, vec![hold(&service.entry), own()?])
             }
             Some((entry, object)) => match addresses::parent_of(object) {
                 Some(parent) if parent == service.owner => None,
@@ -179,7 +193,7 @@ impl Picture<'_> {
                         "the ClusterIP [{family}]: {address} for Service {} has a wrong reference; repairing",
                         service.owner.text()
                     );
-                    let Action::Put(value) = own.action else { return Ok(None) };
+                    let Action::Put(value) = own()?.action else { return Ok(None) };
                     let ops = vec![hold(&service.entry), Op::update(&entry.key, entry.modified, value)];
                     told("ClusterIPNotAllocated", message, ops)
                 }
@@ -201,11 +215,7 @@ impl Picture<'_> {
         match self.ports.get(&port) {
             Some(entry) if entry.value == own => None,
             Some(entry) => {
-                if self
-                    .services
-                    .iter()
-                    .any(|other| entry.value == other.owner.text().as_bytes() && other.ports.contains(&port))
-                {
+                if self.has(&owner(entry), |other| other.ports.contains(&port)) {
                     let message = format!("Port {port} was assigned to multiple services; please recreate service");
                     return told("PortAlreadyAllocated", message, Vec::new());
                 }
@@ -222,9 +232,7 @@ impl Picture<'_> {
     /// An address that is held for a service that does not have it. Those of others are none of ours.
     fn leaked_address(&self, address: IpAddr, (entry, object): &(Entry, Fields)) -> Option<Finding> {
         let owner = addresses::parent_of(object).filter(|_| addresses::is_own(object))?;
-        if self.has(&owner, |service| service.addresses.contains(&address))
-            || self.services.iter().any(|service| service.addresses.contains(&address))
-        {
+        if self.had_addresses.contains(&address) {
             return None;
         }
         let name = owner.text();
@@ -236,12 +244,10 @@ impl Picture<'_> {
 
     /// A node port that is held for a service that does not have it.
     fn leaked_port(&self, port: i64, entry: &Entry) -> Option<Finding> {
-        if self.services.iter().any(|service| service.ports.contains(&port)) {
+        if self.had_ports.contains(&port) {
             return None;
         }
-        let owner = String::from_utf8_lossy(&entry.value).into_owned();
-        let (namespace, name) = owner.split_once('/').unwrap_or(("", owner.as_str()));
-        let owner = Owner { namespace: namespace.to_owned(), name: name.to_owned() };
+        let owner = owner(entry);
         let about = ObjectReference {
             api_version: Some("v1".to_owned()),
             kind: Some("Service".to_owned()),
@@ -256,8 +262,9 @@ impl Picture<'_> {
 
     /// The condition that a service is still as it was seen: as it is, or not there.
     fn as_seen(&self, owner: &Owner) -> Op {
-        let found = self.services.iter().find(|service| service.owner == *owner);
-        found.map_or_else(|| absent(&format!("services/{}", owner.text())), |service| hold(&service.entry))
+        self.services
+            .get(owner)
+            .map_or_else(|| absent(&format!("services/{}", owner.text())), |service| hold(&service.entry))
     }
 }
 

@@ -95,6 +95,14 @@ impl ResolvesServerCert for Fixed {
     }
 }
 
+/// A request for a certificate of some organization, as objects carry it (base64 of PEM).
+pub(crate) fn signing_request(organization: &str) -> String {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::OrganizationName, organization);
+    let pem = params.serialize_request(&KeyPair::generate().unwrap()).unwrap().pem().unwrap();
+    base64::Engine::encode(&base64::engine::general_purpose::STANDARD, pem)
+}
+
 /// A certificate authority of a test.
 pub(crate) struct Authority {
     pub(crate) root: CertificateDer<'static>,

@@ -57,28 +57,17 @@ pub(super) fn of_type(conditions: &[Value], kind: &str) -> Vec<usize> {
 fn through(subresource: Subresource, result: &mut Fields, new: &Fields, old: &Fields) {
     let mut list = conditions(new).to_vec();
     let before = conditions(old);
-    match subresource {
-        Subresource::Approval => put(result, "status", old.get("status")),
-        Subresource::Status => {
-            for kind in ["Approved", "Denied"] {
-                let (now, then) = (of_type(&list, kind), of_type(before, kind));
-                if now.len() == then.len() {
-                    now.into_iter().zip(then).for_each(|(now, then)| list[now] = before[then].clone());
-                }
+    if subresource == Subresource::Approval {
+        put(result, "status", old.get("status"));
+    } else if subresource == Subresource::Status {
+        for kind in ["Approved", "Denied"] {
+            let (now, then) = (of_type(&list, kind), of_type(before, kind));
+            if now.len() == then.len() {
+                now.into_iter().zip(then).for_each(|(now, then)| list[now] = before[then].clone());
             }
         }
-        Subresource::Binding
-        | Subresource::Eviction
-        | Subresource::Log
-        | Subresource::Finalize
-        | Subresource::Scale
-        | Subresource::EphemeralContainers
-        | Subresource::Resize
-        | Subresource::Token
-        | Subresource::Proxy
-        | Subresource::Exec
-        | Subresource::Attach
-        | Subresource::PortForward => return,
+    } else {
+        return;
     }
     list.iter_mut().filter_map(Value::as_object_mut).for_each(|condition| stamp(condition, before));
     if let Some(status) = object_mut(result, "status") {

@@ -74,6 +74,7 @@ pub(super) fn attachment() -> Kind {
         },
         strategy: Strategy {
             validate: rules::attachment,
+            validate_through: |_, new, _, faults| rules::attachment_status(new, faults),
             validate_update: rules::attachment_update,
             ..Strategy::default()
         },

@@ -13,6 +13,10 @@ const PARAMETER_BYTES: usize = 256 << 10;
 /// Bytes of a driver's name, and of a node's ID in its eyes.
 const DRIVER: usize = 63;
 const NODE_ID: usize = 256;
+/// Bytes of what is told of a failure.
+const MESSAGE: usize = 1024;
+/// Seconds between two looks at what a node has room for, at the least.
+const PERIOD: i64 = 10;
 
 /// Fills in a class.
 pub(super) fn class_defaults(fields: &mut Fields) {
@@ -170,6 +174,21 @@ pub(super) fn driver_name(name: &Value, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
+/// Checks what became of an attachment.
+pub(super) fn attachment_status(fields: &Fields, faults: &mut Faults) {
+    let Some(status) = object(fields, "status") else { return };
+    let at = At::root("status");
+    let facts = object(status, "attachmentMetadata").into_iter().flatten();
+    if facts.map(|(key, value)| key.len() + value.as_str().map_or(0, str::len)).sum::<usize>() > PARAMETER_BYTES {
+        faults.too_long(&at.field("attachmentMetadata"), PARAMETER_BYTES);
+    }
+    for key in ["attachError", "detachError"] {
+        if object(status, key).is_some_and(|error| text(error, "message").len() > MESSAGE) {
+            faults.too_long(&at.field(key).field("message"), MESSAGE);
+        }
+    }
+}
+
 /// Fills in a driver.
 pub(super) fn driver_defaults(fields: &mut Fields) {
     let Some(spec) = object_mut(fields, "spec") else { return };
@@ -194,6 +213,11 @@ pub(super) fn driver(fields: &Fields, faults: &mut Faults) {
     for mode in items(spec, "volumeLifecycleModes") {
         faults.one_of(&at.field("volumeLifecycleModes"), mode, &["Ephemeral", "Persistent"]);
     }
+    let period = get(spec, "nodeAllocatableUpdatePeriodSeconds");
+    if period.as_i64().is_some_and(|period| period < PERIOD) {
+        let place = at.field("nodeAllocatableUpdatePeriodSeconds");
+        faults.invalid(&place, period, format!("must be greater than or equal to {PERIOD} seconds"));
+    }
     let place = at.field("tokenRequests");
     let mut audiences = HashSet::new();
     for (number, request) in items(spec, "tokenRequests").iter().enumerate() {
@@ -216,8 +240,9 @@ pub(super) fn driver(fields: &Fields, faults: &mut Faults) {
 /// A driver keeps how it attaches and lives.
 pub(super) fn driver_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     let at = At::root("spec");
-    for key in ["attachRequired", "volumeLifecycleModes"] {
-        faults.immutable(&at.field(key), get(spec(new), key), get(spec(old), key));
+    // Upstream's spelling of the first place.
+    for (key, place) in [("attachRequired", "attachedRequired"), ("volumeLifecycleModes", "volumeLifecycleModes")] {
+        faults.immutable(&at.field(place), get(spec(new), key), get(spec(old), key));
     }
 }
 

@@ -159,6 +159,17 @@ pub fn each_container(spec: &Fields, at: &At<'_>, mut visit: impl FnMut(&Fields,
     }
 }
 
+/// Changes the containers of lists of a spec, one after the other.
+pub fn change_containers<'a>(spec: &mut Fields, lists: &[&'a str], mut change: impl FnMut(&'a str, &mut Fields)) {
+    for list in lists {
+        for container in spec.get_mut(*list).and_then(Value::as_array_mut).into_iter().flatten() {
+            if let Some(container) = container.as_object_mut() {
+                change(list, container);
+            }
+        }
+    }
+}
+
 /// Whether an init container runs beside the others to the end.
 pub fn is_sidecar(container: &Fields) -> bool {
     text(container, "restartPolicy") == "Always"

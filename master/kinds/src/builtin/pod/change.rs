@@ -15,28 +15,17 @@ const MUTABLE: &str = "pod updates may not change fields other than `spec.contai
 
 /// What a write through a subresource makes of a pod.
 pub(super) fn through(subresource: Subresource, result: &mut Fields, new: &Fields, old: &Fields) {
-    match subresource {
-        Subresource::EphemeralContainers => {
-            result.clone_from(old);
-            if let Some(own) = object_mut(result, "spec") {
-                let mut given = spec(new).clone();
-                podspec::spec_defaults(&mut given);
-                keep(own, &given, "ephemeralContainers");
-            }
+    if subresource == Subresource::EphemeralContainers {
+        result.clone_from(old);
+        if let Some(own) = object_mut(result, "spec") {
+            let mut given = spec(new).clone();
+            podspec::spec_defaults(&mut given);
+            keep(own, &given, "ephemeralContainers");
         }
-        Subresource::Resize => resize::compose(result, new, old),
-        Subresource::Status => status::compose(result, old),
-        Subresource::Approval
-        | Subresource::Binding
-        | Subresource::Eviction
-        | Subresource::Log
-        | Subresource::Finalize
-        | Subresource::Scale
-        | Subresource::Token
-        | Subresource::Proxy
-        | Subresource::Exec
-        | Subresource::Attach
-        | Subresource::PortForward => {}
+    } else if subresource == Subresource::Resize {
+        resize::compose(result, new, old);
+    } else if subresource == Subresource::Status {
+        status::compose(result, old);
     }
 }
 
@@ -44,31 +33,16 @@ pub(super) fn through(subresource: Subresource, result: &mut Fields, new: &Field
 pub(super) fn validate_through(subresource: Subresource, new: &Fields, old: &Fields, faults: &mut Faults) {
     let place = At::root("metadata");
     let place = place.field("annotations");
-    match subresource {
-        Subresource::EphemeralContainers => {
-            super::validate(new, faults);
-            podspec::annotations_update(annotations(new), annotations(old), &place, faults);
-            ephemeral(new, old, faults);
-        }
-        Subresource::Resize => {
-            super::validate(new, faults);
-            resize::validate(new, old, faults);
-        }
-        Subresource::Status => {
-            podspec::annotations_update(annotations(new), annotations(old), &place, faults);
-            status::validate(new, old, faults);
-        }
-        Subresource::Approval
-        | Subresource::Binding
-        | Subresource::Eviction
-        | Subresource::Log
-        | Subresource::Finalize
-        | Subresource::Scale
-        | Subresource::Token
-        | Subresource::Proxy
-        | Subresource::Exec
-        | Subresource::Attach
-        | Subresource::PortForward => {}
+    if subresource == Subresource::EphemeralContainers {
+        super::validate(new, faults);
+        podspec::annotations_update(annotations(new), annotations(old), &place, faults);
+        ephemeral(new, old, faults);
+    } else if subresource == Subresource::Resize {
+        super::validate(new, faults);
+        resize::validate(new, old, faults);
+    } else if subresource == Subresource::Status {
+        podspec::annotations_update(annotations(new), annotations(old), &place, faults);
+        status::validate(new, old, faults);
     }
 }
 
