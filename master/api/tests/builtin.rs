@@ -5,8 +5,10 @@ mod common;
 
 use common::Local;
 use http::{Method, StatusCode};
-use master_api::UserInfo;
+use master_api::{ApiServer, Options, UserInfo};
+use master_store::{EmbeddedStore, Op, Store};
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 const QUOTAS: &str = "/api/v1/namespaces/default/resourcequotas";
 const FLOWS: &str = "/apis/flowcontrol.apiserver.k8s.io/v1";
@@ -201,4 +203,41 @@ async fn devices_are_had_as_an_admin_where_the_namespace_is_labelled_for_it() {
     local.admin_ask(Method::PATCH, "/api/v1/namespaces/default", &label).await;
     let (status, answer) = local.admin_ask(Method::POST, &format!("{root}/resourceclaims"), &claim).await;
     assert_eq!(status, StatusCode::CREATED, "{answer}");
+}
+
+#[tokio::test]
+async fn an_owner_that_is_named_twice_is_kept_once() {
+    let local = Local::new().await;
+    let owner = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "o", "uid": "u"});
+    let map = json!({"metadata": {"name": "m", "ownerReferences": [owner, owner]}});
+    let path = "/api/v1/namespaces/default/configmaps";
+    let words = told(&local, Method::POST, path, &map).await;
+    assert!(words.len() == 1 && words[0].ends_with("duplicate UID(s) observed: u"), "{words:?}");
+    assert_eq!(get(&local, &format!("{path}/m")).await["metadata"]["ownerReferences"], json!([owner]));
+}
+
+#[tokio::test]
+async fn what_was_taken_before_there_was_a_rule_may_stay_and_nothing_like_it_may_come() {
+    let folder = tempfile::tempdir().unwrap();
+    let store: Arc<dyn Store> = Arc::new(EmbeddedStore::open(folder.path()).unwrap());
+    let api = ApiServer::new(Arc::clone(&store), Options::default());
+    api.prepare().await.unwrap();
+    let local = Local::of(api, folder);
+    let path = "/api/v1/namespaces/default/configmaps";
+    local.admin_ask(Method::POST, path, &json!({"metadata": {"name": "m"}, "data": {"good": "1"}})).await;
+    let key = "configmaps/default/m";
+    let entry = store.get(key).await.unwrap().entry.unwrap();
+    let spoiled = String::from_utf8(entry.value.to_vec()).unwrap().replace("\"good\":\"1\"", "\"not good\":\"1\"");
+    assert!(spoiled.contains("not good"));
+    store.commit(vec![Op::update(key, entry.modified, spoiled.into())]).await.unwrap();
+    let change = |data: Value| {
+        let (local, path) = (&local, format!("{path}/m"));
+        async move { local.admin_ask(Method::PATCH, &path, &json!({"data": data})).await }
+    };
+    let (status, answer) = change(json!({"more": "2"})).await;
+    assert_eq!(status, StatusCode::OK, "{answer}");
+    let (status, answer) = change(json!({"nor this": "2"})).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
+    let causes = answer["details"]["causes"].as_array().unwrap();
+    assert!(causes.len() == 1 && causes[0]["field"] == "data[nor this]", "{answer}");
 }

@@ -204,6 +204,7 @@ pub(crate) async fn delete(call: &Call, fields: &Fields) -> Result<Admitted, Api
 
 async fn admit(request: &Request<'_>, fields: &mut Fields) -> Result<Admitted, ApiError> {
     let mut admitted = Admitted::default();
+    owner_references::once(request, fields, &mut admitted.warnings);
     for plugin in request.call.api.inner.admission.plugins() {
         if plugin.concerns(request) {
             plugin.admit(request, fields, &mut admitted).await?;

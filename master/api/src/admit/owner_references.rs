@@ -5,7 +5,8 @@ use super::{Admitted, Operation, Plugin, Request};
 use crate::authorize::{self, Resource};
 use crate::error::ApiError;
 use crate::hooks::BoxFuture;
-use crate::object::{meta_text, metadata};
+use crate::object::{meta_text, metadata, metadata_mut};
+use crate::path::Verb;
 use crate::validate::{Fields, items, text};
 use serde_json::Value;
 
@@ -57,6 +58,34 @@ impl Plugin for OwnerReferencesPermissionEnforcement {
             Ok(())
         })
     }
+}
+
+/// Takes out owners that are there twice, and tells the writer (upstream does so for every kind, plugin or not).
+pub(super) fn once(request: &Request<'_>, object: &mut Fields, warnings: &mut Vec<String>) {
+    let Some(owners) = metadata_mut(object).get_mut("ownerReferences").and_then(Value::as_array_mut) else { return };
+    let mut twice = Vec::new();
+    for (index, owner) in owners.iter().enumerate() {
+        if owners[..index].contains(owner) {
+            twice.push(owner.get("uid").and_then(Value::as_str).unwrap_or_default().to_owned());
+        }
+    }
+    if twice.is_empty() {
+        return;
+    }
+    let mut kept: Vec<Value> = Vec::new();
+    for owner in std::mem::take(owners) {
+        if !kept.contains(&owner) {
+            kept.push(owner);
+        }
+    }
+    *owners = kept;
+    // Of a patch, only what it leaves is looked at.
+    let when = if request.call.target.verb == Verb::Patch { " after mutating admission happens" } else { "" };
+    warnings.push(format!(
+        ".metadata.ownerReferences contains duplicate entries{when}; API server dedups owner references in 1.20+, and may \
+         reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: {}",
+        twice.join(", ")
+    ));
 }
 
 fn blocks(owner: &Value) -> bool {
