@@ -8,6 +8,9 @@ use std::fmt;
 
 /// Levels of nesting; deeper documents are refused. `serde_json` itself stops at 128.
 const DEPTH: usize = 100;
+/// Steps that YAML's reader may take over flow brackets: for each token it looks at every bracket that is still open, so
+/// that a few megabytes of `[` would keep a core busy for hours. This is a third of a second.
+const BRACKET_STEPS: usize = 1 << 28;
 /// Duplicate fields told at most.
 const MOST: usize = 100;
 
@@ -34,10 +37,30 @@ pub fn json(bytes: &[u8]) -> Result<Decoded, ApiError> {
 pub fn yaml(bytes: &[u8]) -> Result<Decoded, ApiError> {
     let duplicates = RefCell::new(Vec::new());
     let text = std::str::from_utf8(bytes).map_err(|error| unreadable("yaml", &error))?;
+    if open_brackets(bytes).saturating_mul(bytes.len()) > BRACKET_STEPS {
+        return Err(unreadable("yaml", &format!("nested deeper than {DEPTH} levels")));
+    }
     let seed = Seed { path: None, depth: 0, duplicates: &duplicates };
     let value =
         seed.deserialize(serde_yaml_ng::Deserializer::from_str(text)).map_err(|error| unreadable("yaml", &error))?;
     Ok(Decoded { value, duplicates: duplicates.into_inner() })
+}
+
+/// The most flow brackets that can be open at once. Those in texts are counted too: what they add up to in any text that
+/// means something is far below the limit.
+fn open_brackets(bytes: &[u8]) -> usize {
+    let (mut open, mut most) = (0_usize, 0_usize);
+    for byte in bytes {
+        match byte {
+            b'[' | b'{' => {
+                open += 1;
+                most = most.max(open);
+            }
+            b']' | b'}' => open = open.saturating_sub(1),
+            _ => {}
+        }
+    }
+    most
 }
 
 fn unreadable(what: &str, error: &dyn fmt::Display) -> ApiError {
@@ -182,6 +205,16 @@ mod tests {
             assert_eq!(error.reason, Reason::BadRequest);
         }
         assert!(yaml("- ".repeat(5000).as_bytes()).is_err());
+        for open in ["[", "{a: ", "[]: [", "{\"a\":"] {
+            let error = yaml(open.repeat(700_000).as_bytes()).unwrap_err();
+            assert!(error.message.contains("nested deeper"), "{}", error.message);
+        }
+    }
+
+    #[test]
+    fn brackets_in_a_long_text_are_no_nesting() {
+        let text = format!("data:\n  a: |\n{}", "    [x] {y} (z: [\"]\")\n".repeat(50_000));
+        assert_eq!(yaml(text.as_bytes()).unwrap().value["data"]["a"].as_str().unwrap().lines().count(), 50_000);
     }
 
     #[test]
