@@ -1,4 +1,4 @@
-//! Where the machine's configuration comes from: a NoCloud volume or SMBIOS, exactly one of them.
+//! Where the machine's configuration comes from: a NoCloud volume, SMBIOS, fw_cfg or the image itself, exactly one of them.
 
 use std::fs::{self, File};
 use std::io::Read as _;
@@ -19,6 +19,10 @@ const APPEAR_LIMIT: Duration = Duration::from_secs(10);
 const VOLUME_LABEL: &str = "CIDATA";
 const FILE: &str = "user-data";
 const MOUNT_POINT: &str = "/run/pratique/cidata";
+/// What QEMU's `-fw_cfg name=opt/io.pratique/config,file=FILE` gives.
+const FW_CFG: &str = "/sys/firmware/qemu_fw_cfg/by_name/opt/io.pratique/config/raw";
+/// What the image build was given as `--user-data`.
+const IMAGE: &str = "/etc/pratique/user-data";
 const SMBIOS_ENTRIES: &str = "/sys/firmware/dmi/entries";
 /// Most type 11 structures looked at; machines have one or two.
 const MOST_STRUCTURES: usize = 64;
@@ -44,7 +48,7 @@ impl std::fmt::Debug for Found {
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     /// Nothing was found.
-    #[error("no configuration was found on a volume labelled CIDATA or in SMBIOS")]
+    #[error("no configuration was found on a volume labelled CIDATA, in SMBIOS, in fw_cfg or in the image")]
     None,
     /// More than one was found.
     #[error("more than one configuration was found: {0}")]
@@ -65,25 +69,37 @@ pub enum SourceError {
 
 /// Finds the one configuration. Several sources are an error even if their bytes are the same.
 pub fn find() -> Result<Found, SourceError> {
-    let from_smbios = smbios_strings().map_err(SourceError::Smbios)?;
-    // SMBIOS is there from the start; a volume may still be on its way.
-    let limit = if from_smbios.is_empty() { APPEAR_LIMIT } else { Duration::ZERO };
+    let strings = smbios_strings().map_err(SourceError::Smbios)?;
+    let mut there: Vec<Found> = strings.into_iter().map(|bytes| Found { label: "smbios", bytes }).collect();
+    there.extend(file_source("fw_cfg", FW_CFG)?);
+    there.extend(file_source("image", IMAGE)?);
+    // These are there from the start; a volume may still be on its way.
+    let limit = if there.is_empty() { APPEAR_LIMIT } else { Duration::ZERO };
     let volumes = disks::wait_for(limit, || Some(volumes()).filter(|all| !all.is_empty())).unwrap_or_default();
-    decide(&volumes, from_smbios)?.map_or_else(|(device, kind)| read_volume(&device, kind), Ok)
+    decide(&volumes, there)?.map_or_else(|(device, kind)| read_volume(&device, kind), Ok)
 }
 
 type Volume = (Device, Kind);
 
-/// The only source: a volume still to be read, or bytes.
-fn decide(volumes: &[Volume], smbios: Vec<Vec<u8>>) -> Result<Result<Found, Volume>, SourceError> {
+/// The only source: a volume still to be read, or bytes that are there.
+fn decide(volumes: &[Volume], there: Vec<Found>) -> Result<Result<Found, Volume>, SourceError> {
     let mut names: Vec<String> = volumes.iter().map(|(device, _)| format!("volume {}", device.node())).collect();
-    names.extend(smbios.iter().map(|_| "SMBIOS string".to_owned()));
-    match (volumes, smbios.into_iter().next(), names.len()) {
+    names.extend(there.iter().map(|found| found.label.to_owned()));
+    match (volumes, there.into_iter().next(), names.len()) {
         (_, _, 2..) => Err(SourceError::Several(names.join(", "))),
         ([volume, ..], _, _) => Ok(Err(volume.clone())),
-        ([], Some(bytes), _) if bytes.is_empty() => Err(SourceError::Unusable("SMBIOS".to_owned(), "empty")),
-        ([], Some(bytes), _) => Ok(Ok(Found { label: "smbios", bytes })),
+        ([], Some(found), _) if found.bytes.is_empty() => Err(SourceError::Unusable(found.label.to_owned(), "empty")),
+        ([], Some(found), _) => Ok(Ok(found)),
         ([], None, _) => Err(SourceError::None),
+    }
+}
+
+/// A source that is one file; none where the file is absent.
+fn file_source(label: &'static str, path: &str) -> Result<Option<Found>, SourceError> {
+    match read_file(path, label) {
+        Ok(bytes) => Ok(Some(Found { label, bytes })),
+        Err(SourceError::Read(_, cause)) if cause.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
@@ -134,15 +150,14 @@ fn read_volume(device: &Device, kind: Kind) -> Result<Found, SourceError> {
     let limits = Limits { read_only: true, no_suid: true, no_dev: true, no_exec: true };
     directory(MOUNT_POINT, 0o700).map_err(at)?;
     mount(&node, MOUNT_POINT, kind.name(), limits, "").map_err(at)?;
-    let bytes = read_file(&node);
+    let bytes = read_file(&format!("{MOUNT_POINT}/{FILE}"), &node);
     unmount(MOUNT_POINT).map_err(at)?;
     drop(fs::remove_dir(MOUNT_POINT));
     Ok(Found { label: "nocloud", bytes: bytes? })
 }
 
-fn read_file(node: &str) -> Result<Vec<u8>, SourceError> {
+fn read_file(path: &str, node: &str) -> Result<Vec<u8>, SourceError> {
     let read = |cause| SourceError::Read(node.to_owned(), cause);
-    let path = format!("{MOUNT_POINT}/{FILE}");
     let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
     let file = File::options().read(true).custom_flags(flags).open(path).map_err(read)?;
     if !file.metadata().map_err(read)?.is_file() {
@@ -160,7 +175,7 @@ fn read_file(node: &str) -> Result<Vec<u8>, SourceError> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Found, SourceError, decide};
+    use super::{Found, SourceError, decide, file_source};
     use crate::disks::Device;
     use crate::label::Kind;
 
@@ -168,21 +183,51 @@ mod tests {
         (Device { name: name.to_owned(), partition: None }, Kind::Vfat)
     }
 
+    fn there(label: &'static str) -> Found {
+        Found { label, bytes: b"x".to_vec() }
+    }
+
     #[test]
     fn exactly_one_source_is_taken() {
         assert!(matches!(decide(&[volume("vdb")], vec![]), Ok(Err((device, Kind::Vfat))) if device.name == "vdb"));
-        let found = decide(&[], vec![b"x".to_vec()]).expect("one source");
-        assert_eq!(found, Ok(Found { label: "smbios", bytes: b"x".to_vec() }));
+        for label in ["smbios", "fw_cfg", "image"] {
+            assert_eq!(decide(&[], vec![there(label)]).expect("one source"), Ok(there(label)));
+        }
     }
 
     #[test]
     fn none_and_several_are_errors() {
         assert!(matches!(decide(&[], vec![]), Err(SourceError::None)));
-        for (volumes, smbios) in [(vec![volume("a"), volume("b")], 0), (vec![volume("a")], 1), (vec![], 2)] {
-            let result = decide(&volumes, vec![b"x".to_vec(); smbios]);
+        let pairs = [
+            (vec![volume("a"), volume("b")], vec![]),
+            (vec![volume("a")], vec![there("smbios")]),
+            (vec![volume("a")], vec![there("image")]),
+            (vec![], vec![there("smbios"), there("smbios")]),
+            (vec![], vec![there("fw_cfg"), there("image")]),
+        ];
+        for (volumes, others) in pairs {
+            let result = decide(&volumes, others);
             assert!(matches!(result, Err(SourceError::Several(_))), "{result:?}");
         }
-        assert!(matches!(decide(&[], vec![vec![]]), Err(SourceError::Unusable(..))));
+        let empty = Found { label: "fw_cfg", bytes: vec![] };
+        assert!(matches!(decide(&[], vec![empty]), Err(SourceError::Unusable(..))));
+    }
+
+    #[test]
+    fn a_file_is_a_source_where_it_is_there_and_whole() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        assert_eq!(file_source("image", &path("absent")).expect("none"), None);
+        std::fs::write(path("good"), "x").expect("written");
+        assert_eq!(file_source("image", &path("good")).expect("one"), Some(there("image")));
+        for (name, bytes) in [("empty", vec![]), ("long", vec![b'x'; super::MAX_BYTES + 1])] {
+            std::fs::write(path(name), bytes).expect("written");
+            assert!(matches!(file_source("image", &path(name)), Err(SourceError::Unusable(..))), "{name}");
+        }
+        std::fs::create_dir(path("folder")).expect("made");
+        assert!(file_source("image", &path("folder")).is_err());
+        std::os::unix::fs::symlink(path("good"), path("link")).expect("linked");
+        assert!(file_source("image", &path("link")).is_err());
     }
 
     #[test]

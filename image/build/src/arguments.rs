@@ -6,7 +6,7 @@ use config_model::rule;
 use config_model::{Document, parse};
 use image_build::options::{Compress, Options, Role, SecureBoot};
 use std::error::Error;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Arguments of every command.
 #[derive(Debug, Parser)]
@@ -107,6 +107,9 @@ pub(crate) struct BuildArguments {
     /// Further kernel arguments [default: quiet]
     #[arg(long)]
     cmdline_extra: Option<String>,
+    /// User-data for every machine that boots the image, where none is to be brought from outside; everybody can read it
+    #[arg(long)]
+    user_data: Option<PathBuf>,
     /// Time of the build, Unix seconds [default: the newest file of the packages]
     #[arg(long, env = "SOURCE_DATE_EPOCH")]
     build_time: Option<u64>,
@@ -160,7 +163,19 @@ impl BuildArguments {
             compress: self.compress,
             flavour: flavour.to_owned(),
             cmdline_extra: self.cmdline_extra.or(extra).unwrap_or_else(|| "quiet".to_owned()),
+            user_data: self.user_data.as_deref().map(user_data).transpose()?,
             build_time: self.build_time,
         })
+    }
+}
+
+/// The bytes of a machine's document.
+fn user_data(path: &Path) -> Result<Vec<u8>, Box<dyn Error>> {
+    let bytes = std::fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+    match parse(&bytes, &path.display().to_string())? {
+        Document::Machine(_) => Ok(bytes),
+        other @ (Document::Image(_) | Document::Cluster(_) | Document::Policy(_)) => {
+            Err(format!("{}: kind is {}, expected machine", path.display(), other.kind()).into())
+        }
     }
 }

@@ -56,6 +56,9 @@ pub fn run(fetcher: &Fetcher, options: &Options) -> Result<Built> {
         kernel: &tree.kernel,
     };
     let mut entries = root::entries(&inputs)?;
+    if let Some(bytes) = &options.user_data {
+        entries.insert("etc/pratique/user-data".to_owned(), Entry::File(0o644, bytes.clone()));
+    }
     let executables = release::executables(&entries);
     let init = programs.get("init").ok_or_else(|| Error::Image("no program init was given".to_owned()))?;
     let initrd = initrd::make(&tools, init, &picked.initrd, options.compress.zstd(), &work)?;

@@ -14,7 +14,7 @@ const INITRD: [&str; 3] = ["virtio_blk", "dm_verity", "erofs"];
 /// On hardware: more kinds of disks.
 const INITRD_FULL: [&str; 5] = ["nvme", "ahci", "sd_mod", "virtio_scsi", "usb_storage"];
 /// What the running system needs.
-const RUNNING: [&str; 11] = [
+const RUNNING: [&str; 12] = [
     "ext4",
     "overlay",
     "virtio_net",
@@ -26,6 +26,7 @@ const RUNNING: [&str; 11] = [
     "efivarfs",
     "evdev",
     "button",
+    "qemu_fw_cfg",
 ];
 /// On hardware: common network cards.
 const RUNNING_FULL: [&str; 6] = ["e1000e", "igb", "ixgbe", "r8169", "tg3", "bnxt_en"];

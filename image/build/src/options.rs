@@ -89,6 +89,8 @@ pub struct Options {
     pub flavour: String,
     /// Further kernel arguments.
     pub cmdline_extra: String,
+    /// User-data in the image itself.
+    pub user_data: Option<Vec<u8>>,
     /// Unix seconds; the newest file of the packages where none is given.
     pub build_time: Option<u64>,
 }

@@ -73,6 +73,7 @@ impl World {
             compress: Compress::Dev,
             flavour: "cloud-amd64".to_owned(),
             cmdline_extra: "quiet".to_owned(),
+            user_data: None,
             build_time: None,
         }
     }

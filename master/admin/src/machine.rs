@@ -32,7 +32,7 @@ pub(crate) struct MachineArgs {
     #[arg(long, value_name = "FILE")]
     user_data: Vec<PathBuf>,
     /// Where the machine finds its user-data.
-    #[arg(long, default_value = "nocloud", value_parser = ["nocloud", "smbios"])]
+    #[arg(long, default_value = "nocloud", value_parser = ["nocloud", "smbios", "fw_cfg", "image"])]
     source: String,
     /// IP address or DNS name that its serving certificate may carry. Repeat for more.
     #[arg(long)]

@@ -154,6 +154,7 @@ impl Lab {
         let mut describe = self.pratique();
         describe.args(["machine", "--name", name, "--role", "worker", "--address", address]);
         describe.arg("--ek").arg(blueprint.tpm(&self.tools)?.ek_certificate()).arg("--user-data").arg(user_data);
+        describe.args(["--source", if blueprint.fw_cfg.is_some() { "fw_cfg" } else { "nocloud" }]);
         let manifest = blueprint.dir.join("machine.yaml");
         std::fs::write(&manifest, run(describe)?).map_err(file_error("cannot write", &manifest))?;
         self.kubectl(&["apply", "-f", &manifest.display().to_string()]).map(drop)
@@ -207,6 +208,7 @@ impl Lab {
             vars: self.keys.join("vars.fd"),
             authority: self.authority(),
             cidata: None,
+            fw_cfg: None,
             smbios: Vec::new(),
             forwards: Vec::new(),
             host_service: Some(self.registry_port),

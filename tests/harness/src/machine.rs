@@ -32,6 +32,8 @@ pub struct Blueprint {
     pub authority: PathBuf,
     /// The NoCloud volume, if any.
     pub cidata: Option<PathBuf>,
+    /// User-data given through fw_cfg, if any.
+    pub fw_cfg: Option<PathBuf>,
     /// SMBIOS type 11 strings.
     pub smbios: Vec<String>,
     /// Host ports handed to guest ports.
@@ -143,6 +145,9 @@ impl Blueprint {
         if let Some(volume) = &self.cidata {
             arg("-drive", format!("if=none,id=cidata,format=raw,readonly=on,file={}", show(volume)));
             arg("-device", "virtio-blk-pci,drive=cidata".into());
+        }
+        if let Some(file) = &self.fw_cfg {
+            arg("-fw_cfg", format!("name=opt/io.pratique/config,file={}", show(file)));
         }
         for text in &self.smbios {
             // QEMU splits at commas; a doubled one stands for itself.

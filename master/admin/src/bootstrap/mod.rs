@@ -54,7 +54,7 @@ pub(crate) struct BootstrapArgs {
     #[arg(long, value_name = "FILE")]
     user_data: PathBuf,
     /// Where the master found its user-data.
-    #[arg(long, default_value = "nocloud", value_parser = ["nocloud", "smbios"])]
+    #[arg(long, default_value = "nocloud", value_parser = ["nocloud", "smbios", "fw_cfg", "image"])]
     user_data_source: String,
     /// The admin's private key; made if there is none.
     #[arg(long, value_name = "FILE")]

@@ -3,6 +3,7 @@
 use crate::world::{World, expect};
 use std::time::Duration;
 use tests_harness::Result;
+use tests_harness::cluster::BOOT_LIMIT;
 
 /// A pod under emulation: pull, unpack, start.
 const POD_LIMIT: Duration = Duration::from_secs(180);
@@ -86,4 +87,25 @@ pub(crate) fn nothing_to_hold_on_to(world: &mut World) -> Result<()> {
     let log = cluster.pod_log("look", "looked")?;
     expect(log.trim_start().starts_with('0'), &format!("a container sees a TPM device:\n{log}"))?;
     cluster.lab.kubectl(&["delete", "pod", "look", "--timeout=60s"]).map(drop)
+}
+
+/// A machine that gets its user-data as a cloud-config, by QEMU's fw_cfg, proves just that and joins.
+pub(crate) fn cloud_config_from_fw_cfg(world: &mut World) -> Result<()> {
+    let cluster = world.cluster()?;
+    let (mut blueprint, text) = cluster.unregistered("worker-fw")?;
+    let carried: String = text.lines().map(|line| format!("  {line}\n")).collect();
+    let file = blueprint.dir.join("user-data.yaml");
+    std::fs::write(&file, format!("#cloud-config\npratique: |\n{carried}"))
+        .map_err(tests_harness::file_error("cannot write", &file))?;
+    (blueprint.cidata, blueprint.fw_cfg) = (None, Some(file.clone()));
+    cluster.lab.register("worker-fw", &blueprint, &file, "192.168.77.12")?;
+    let machine = world.guest(&blueprint)?;
+    let cluster = world.cluster()?;
+    cluster.lab.wait_ready("worker-fw", BOOT_LIMIT)?;
+    let console = machine.console_text();
+    expect(
+        console.contains("config measured source=fw_cfg"),
+        &format!("the console names another source:\n{console}"),
+    )?;
+    cluster.lab.kubectl(&["delete", "node,machine", "worker-fw", "--timeout=60s"]).map(drop)
 }
