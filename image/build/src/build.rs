@@ -43,10 +43,7 @@ pub fn run(fetcher: &Fetcher, options: &Options) -> Result<Built> {
     let tools = tools::build(fetcher, &options.tools)?;
     let tree = tree(fetcher, &options.flavour)?;
     let programs = programs(options)?;
-    let build_time = match options.build_time {
-        Some(time) => time,
-        None => newest(&tree.folder)?,
-    };
+    let build_time = options.build_time.map_or_else(|| newest(&tree.folder), Ok)?;
     let picked = modules::pick(&tools, &tree.folder.join("usr/lib/modules").join(&tree.kernel), &options.flavour)?;
     let inputs = Inputs {
         tree: &tree.folder,
@@ -54,11 +51,9 @@ pub fn run(fetcher: &Fetcher, options: &Options) -> Result<Built> {
         programs: &programs,
         modules: &picked.running,
         kernel: &tree.kernel,
+        user_data: options.user_data.as_deref(),
     };
     let mut entries = root::entries(&inputs)?;
-    if let Some(bytes) = &options.user_data {
-        entries.insert("etc/pratique/user-data".to_owned(), Entry::File(0o644, bytes.clone()));
-    }
     let executables = release::executables(&entries);
     let init = programs.get("init").ok_or_else(|| Error::Image("no program init was given".to_owned()))?;
     let initrd = initrd::make(&tools, init, &picked.initrd, options.compress.zstd(), &work)?;

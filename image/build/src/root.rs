@@ -61,6 +61,8 @@ pub struct Inputs<'a> {
     pub modules: &'a [Module],
     /// Kernel release.
     pub kernel: &'a str,
+    /// User-data for every machine that boots the image.
+    pub user_data: Option<&'a [u8]>,
 }
 
 /// What the image says of itself.
@@ -117,6 +119,9 @@ pub fn entries(inputs: &Inputs<'_>) -> Result<Entries> {
     }
     for (path, content) in rootfiles::TEXTS {
         out.insert(path.to_owned(), Entry::File(0o644, content.as_bytes().to_vec()));
+    }
+    if let Some(bytes) = inputs.user_data {
+        out.insert("etc/pratique/user-data".to_owned(), Entry::File(0o644, bytes.to_vec()));
     }
     modules(inputs, &mut out);
     for path in DATA {
@@ -274,6 +279,7 @@ mod tests {
             programs: &BTreeMap::new(),
             modules: &[module],
             kernel: "6.12",
+            user_data: None,
         };
         let mut entries = Entries::new();
         modules(&inputs, &mut entries);

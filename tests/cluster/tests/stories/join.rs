@@ -93,9 +93,9 @@ pub(crate) fn nothing_to_hold_on_to(world: &mut World) -> Result<()> {
 pub(crate) fn cloud_config_from_fw_cfg(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
     let (mut blueprint, text) = cluster.unregistered("worker-fw")?;
-    let carried: String = text.lines().map(|line| format!("  {line}\n")).collect();
+    let carried: Vec<String> = text.lines().map(|line| format!("  {line}")).collect();
     let file = blueprint.dir.join("user-data.yaml");
-    std::fs::write(&file, format!("#cloud-config\npratique: |\n{carried}"))
+    std::fs::write(&file, format!("#cloud-config\npratique: |\n{}\n", carried.join("\n")))
         .map_err(tests_harness::file_error("cannot write", &file))?;
     (blueprint.cidata, blueprint.fw_cfg) = (None, Some(file.clone()));
     cluster.lab.register("worker-fw", &blueprint, &file, "192.168.77.12")?;
