@@ -3,6 +3,9 @@
 use crate::error::ApiError;
 use crate::registry::{Kind, Registry, Subresource};
 use crate::verbs::no_resource;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use ring::digest;
 use serde_json::{Value, json};
 
 /// The version that is spoken.
@@ -62,6 +65,9 @@ fn resources(registry: &Registry, group: &str, version: &str) -> Result<Value, A
             "name": kind.plural, "singularName": kind.singular, "namespaced": kind.namespaced, "kind": kind.kind,
             "verbs": kind.verbs(),
         });
+        if kind.review.is_none() {
+            resource["storageVersionHash"] = storage_version(registry, kind).into();
+        }
         if !kind.short_names.is_empty() {
             resource["shortNames"] = json!(kind.short_names);
         }
@@ -84,6 +90,15 @@ fn resources(registry: &Registry, group: &str, version: &str) -> Result<Value, A
     Ok(json!({
         "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": first.api_version(), "resources": list,
     }))
+}
+
+/// Tells clients when objects are stored in another version: the beginning of a hash of the stored version's name.
+fn storage_version(registry: &Registry, kind: &Kind) -> String {
+    let stored = registry.kinds().iter().find(|other| other.table == kind.table && other.stored_as_served());
+    let (group, version, kind) =
+        stored.map_or((&kind.group, &kind.version, &kind.kind), |kind| (&kind.group, &kind.version, &kind.kind));
+    let hash = digest::digest(&digest::SHA256, format!("{group}/{version}/{kind}").as_bytes());
+    STANDARD.encode(hash.as_ref().get(..8).unwrap_or_default())
 }
 
 /// All groups at once (KEP 3352).
@@ -139,4 +154,20 @@ fn aggregated(kind: &Kind) -> Value {
         resource["subresources"] = Value::Array(subresources);
     }
     resource
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stored_version_is_told_by_upstreams_hash() {
+        let registry = Registry::new(crate::kinds::all());
+        let hash = |group: &str, version: &str, plural: &str| {
+            storage_version(&registry, registry.find(group, version, plural).unwrap())
+        };
+        assert_eq!(hash("", "v1", "pods"), "xPOwRZ+Yhw8=");
+        assert_eq!(hash("events.k8s.io", "v1", "events"), "r2yiGXH7wu8=", "stored as core/v1");
+        assert_eq!(hash("autoscaling", "v1", "horizontalpodautoscalers"), "qwQve8ut294=", "stored as v2");
+    }
 }

@@ -2,6 +2,7 @@
 
 use crate::error::{ApiError, Reason};
 use http::Method;
+use std::time::Duration;
 
 /// What is asked of a resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +54,11 @@ pub(crate) struct Query(Vec<(String, String)>);
 
 /// Parameters of one query at most.
 const PARAMETERS: usize = 100;
+/// Time that a request gets that asks for a limit, at most (upstream: `--request-timeout`).
+const LONGEST: Duration = Duration::from_secs(60);
+/// Units of durations, in seconds; those that begin like another come first.
+const UNITS: [(&str, f64); 7] =
+    [("ns", 1e-9), ("us", 1e-6), ("µs", 1e-6), ("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
 
 impl Query {
     /// Reads a query string.
@@ -107,10 +113,40 @@ impl Query {
         }
     }
 
+    /// How long the request may take, where it says so; never longer than the server lets it.
+    pub(crate) fn timeout(&self) -> Result<Option<Duration>, ApiError> {
+        let text = self.get("timeout");
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let asked = duration(text).ok_or_else(|| {
+            let text = format!("invalid timeout specified in the request URL - time: invalid duration {text:?}");
+            ApiError::new(Reason::BadRequest, text)
+        })?;
+        Ok(Some(if asked.is_zero() { LONGEST } else { asked.min(LONGEST) }))
+    }
+
     /// All parameters.
     pub(crate) fn pairs(&self) -> &[(String, String)] {
         &self.0
     }
+}
+
+/// Reads a duration as Go writes them: `1m30s`, `1.5h`, `300ms`.
+fn duration(text: &str) -> Option<Duration> {
+    let mut rest = text.strip_prefix('+').unwrap_or(text);
+    if rest == "0" {
+        return Some(Duration::ZERO);
+    }
+    let mut seconds = 0.0;
+    while !rest.is_empty() {
+        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let (number, after) = rest.split_at(end);
+        let (unit, size) = UNITS.iter().find(|(unit, _)| after.starts_with(unit))?;
+        seconds += number.parse::<f64>().ok()? * size;
+        rest = &after[unit.len()..];
+    }
+    (!text.is_empty()).then(|| Duration::try_from_secs_f64(seconds).ok()).flatten()
 }
 
 /// Percent-decodes; `+` is a space in queries only.
@@ -136,6 +172,12 @@ fn unescape(text: &str, query: bool) -> Result<String, ApiError> {
 }
 
 impl Target {
+    /// Whether the answer takes as long as the client listens: limits of time are the other end's business.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.verb == Verb::Watch
+            || matches!(self.subresource.as_str(), "proxy" | "log" | "exec" | "attach" | "portforward")
+    }
+
     /// The resource that a path names: none for paths that name no resource (discovery, health, …).
     pub(crate) fn parse(method: &Method, path: &str, query: &Query) -> Result<Option<Self>, ApiError> {
         let segments: Vec<&str> = path.trim_start_matches('/').split('/').collect();
@@ -257,6 +299,20 @@ mod tests {
         assert_eq!((pod.verb, &*pod.name, &*pod.rest), (Verb::Create, "p:80", ""));
         let named = parse(&Method::GET, "/api/v1/namespaces/a/configmaps/proxy", "").unwrap();
         assert_eq!((&*named.plural, &*named.name), ("configmaps", "proxy"));
+    }
+
+    #[test]
+    fn a_request_may_ask_for_less_time_and_never_for_more() {
+        let asked = |text: &str| Query::parse(&format!("timeout={text}")).unwrap().timeout();
+        for (text, seconds) in
+            [("1m30s", 60.0), ("1.5s", 1.5), ("250ms", 0.25), ("0s", 60.0), ("0", 60.0), ("2h", 60.0)]
+        {
+            assert_eq!(asked(text).unwrap(), Some(Duration::from_secs_f64(seconds)), "{text}");
+        }
+        assert_eq!(asked("").unwrap(), None);
+        for bad in ["invalid", "5", "s", "-1s", "1x", "1.2.3s"] {
+            assert_eq!(asked(bad).unwrap_err().code, 400, "{bad}");
+        }
     }
 
     #[test]

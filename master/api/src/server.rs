@@ -237,7 +237,8 @@ impl ApiServer {
         }
         let head = request.method() == Method::HEAD;
         let (parts, content) = request.into_parts();
-        let (about, wishes, answer) = match Query::parse(parts.uri.query().unwrap_or_default()) {
+        let query = Query::parse(parts.uri.query().unwrap_or_default());
+        let (about, wishes, answer) = match query.and_then(|query| query.timeout().map(|_| query)) {
             Ok(query) => {
                 let wishes = Wishes::of(&parts.headers, &query);
                 let (about, answer) = self.route(parts, query, content, user, peer).await;
@@ -283,8 +284,14 @@ impl ApiServer {
         let kind = self.inner.registry.find(&target.group, &target.version, &target.plural).cloned();
         let about = About::resource(&target, kind.as_ref(), query.has("dryRun"));
         let (method, uri, headers) = (parts.method, parts.uri, parts.headers);
+        let limit = query.timeout().ok().flatten().filter(|_| !target.goes_on());
         let asked = Asked { target, query, kind, about: about.clone(), method, uri, headers };
-        let answer = self.resource(asked, user, peer, content).await;
+        let answer = match limit {
+            None => self.resource(asked, user, peer, content).await,
+            Some(limit) => tokio::time::timeout(limit, Box::pin(self.resource(asked, user, peer, content)))
+                .await
+                .unwrap_or_else(|_elapsed| Err(out_of_time())),
+        };
         (about, answer)
     }
 
@@ -326,6 +333,10 @@ struct Asked {
     method: Method,
     uri: Uri,
     headers: http::HeaderMap,
+}
+
+fn out_of_time() -> ApiError {
+    ApiError::new(Reason::Timeout, "Timeout: request did not complete within the allotted timeout")
 }
 
 fn too_many() -> ApiError {

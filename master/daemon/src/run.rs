@@ -172,8 +172,10 @@ fn open_api(args: &RunArgs, settings: &Settings, options: Options) -> Result<Api
 /// What services get, and where pods find this server: at the machine's own addresses, or where it listens.
 fn ranges(settings: &Settings, listen: SocketAddr) -> Ranges {
     let mut addresses: Vec<IpAddr> = settings.addresses.iter().filter_map(|address| address.parse().ok()).collect();
-    if addresses.is_empty() && !listen.ip().is_unspecified() && !listen.ip().is_loopback() {
-        addresses.push(listen.ip());
+    if addresses.is_empty() {
+        // Nobody but this machine could use one of these two: as upstream, its own address is told then.
+        let own = listen.ip().is_unspecified() || listen.ip().is_loopback();
+        addresses.extend(if own { outward(listen.ip()) } else { Some(listen.ip()) });
     }
     let cidr = settings.cluster.service_cidr;
     Ranges {
@@ -181,6 +183,15 @@ fn ranges(settings: &Settings, listen: SocketAddr) -> Ranges {
         node_ports: settings.cluster.node_ports.clone(),
         advertise: addresses.into_iter().map(|address| SocketAddr::new(address, listen.port())).collect(),
     }
+}
+
+/// The address that this machine has towards others, if it has a route there. Nothing is sent for it.
+fn outward(like: IpAddr) -> Option<IpAddr> {
+    // Addresses for documentation, which are never anybody's (RFC 5737, RFC 3849).
+    let (any, there) = if like.is_ipv4() { ("0.0.0.0:0", "192.0.2.1:9") } else { ("[::]:0", "[2001:db8::1]:9") };
+    let socket = std::net::UdpSocket::bind(any).ok()?;
+    socket.connect(there).ok()?;
+    socket.local_addr().ok().map(|address| address.ip()).filter(|ip| !ip.is_unspecified() && !ip.is_loopback())
 }
 
 fn terms(

@@ -218,6 +218,8 @@ pub struct Strategy {
     pub status_at_creation: bool,
     /// Whether metadata can be changed through the status subresource (not so for `CustomResource` kinds).
     pub status_carries_metadata: bool,
+    /// Whether an update makes the object where there is none (upstream: `AllowCreateOnUpdate`).
+    pub made_by_update: bool,
     /// Whether `metadata.generation` counts changes of the spec.
     pub generation: bool,
     /// Whether deletion waits for somebody to confirm it by a grace period of 0.
@@ -245,6 +247,7 @@ impl Default for Strategy {
             warn: |_, _, _| (),
             status_at_creation: false,
             status_carries_metadata: true,
+            made_by_update: false,
             generation: false,
             graceful: false,
             reset: Reset::default(),
@@ -302,7 +305,8 @@ pub struct Kind {
     pub named: bool,
     /// Table columns, after the name.
     pub columns: &'static [Column],
-    /// Selectable fields beyond name and namespace: label and JSON pointer.
+    /// Selectable fields beyond name and namespace: label and JSON pointer; of several, joined by `|`, the first counts
+    /// that leads somewhere.
     pub selectable: &'static [(&'static str, &'static str)],
     /// What happens to objects.
     pub strategy: Strategy,

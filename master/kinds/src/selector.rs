@@ -94,8 +94,13 @@ impl Label {
     }
 }
 
-/// A field as selectors compare it; what is not there is empty text, or `false` for switches.
-fn field_text(stored: &Value, pointer: &str) -> String {
+/// A field as selectors compare it, at the first of its places that has it; what is not there is empty text, or `false`
+/// for switches.
+fn field_text(stored: &Value, pointers: &str) -> String {
+    pointers.split('|').map(|pointer| text_at(stored, pointer)).find(|text| !text.is_empty()).unwrap_or_default()
+}
+
+fn text_at(stored: &Value, pointer: &str) -> String {
     match stored.pointer(pointer) {
         Some(Value::String(text)) => text.clone(),
         Some(Value::Bool(value)) => value.to_string(),

@@ -5,6 +5,7 @@
 //! kind, the parameters (`fieldValidation`, `dryRun`) and the patch types. Documents are kept compressed only: they
 //! are mostly asked for by clients that take them so, and clients keep them by their hash.
 
+mod binary;
 mod operation;
 mod v2;
 mod v3;
@@ -26,6 +27,9 @@ use serde_json::{Map, Value, json};
 use std::io::{Read as _, Write as _};
 use std::sync::OnceLock;
 
+/// Version 2 in protobuf.
+const BINARY: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+
 /// One document, compressed, and the name of its content.
 #[derive(Debug)]
 struct Document {
@@ -35,12 +39,11 @@ struct Document {
 }
 
 impl Document {
-    fn new(path: &str, value: &Value) -> Self {
-        let text = value.to_string();
-        let hash = hex::encode_upper(ring::digest::digest(&ring::digest::SHA256, text.as_bytes()));
+    fn new(path: &str, content: &[u8]) -> Self {
+        let hash = hex::encode_upper(ring::digest::digest(&ring::digest::SHA256, content));
         let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
         // Writing to a Vec doesn't fail.
-        let _infallible = encoder.write_all(text.as_bytes());
+        let _infallible = encoder.write_all(content);
         let gzip = encoder.finish().unwrap_or_default();
         Self { path: path.to_owned(), hash, gzip: gzip.into() }
     }
@@ -59,20 +62,40 @@ impl Document {
 pub(crate) struct Documents {
     groups: OnceLock<Vec<Document>>,
     all: OnceLock<Document>,
+    binary: OnceLock<Document>,
+}
+
+/// In which form one document is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// Version 3, or the index.
+    Newer,
+    /// Version 2 in JSON.
+    Text,
+    /// Version 2 in protobuf.
+    Binary,
 }
 
 impl ApiServer {
     /// Answers a path below `/openapi`.
     pub(crate) async fn openapi(&self, path: &str, parts: &Parts, query: &Query) -> Result<Response<Body>, ApiError> {
-        let second = path == "/openapi/v2";
+        let form = if path == "/openapi/v2" { older(parts)? } else { Form::Newer };
         let documents = &self.inner.documents;
-        if documents.groups.get().is_none() || (second && documents.all.get().is_none()) {
+        if !documents.made(form) {
             // Some hundred milliseconds of work, in which others are answered.
             let api = self.clone();
             let made = tokio::task::spawn_blocking(move || {
-                api.inner.documents.groups(&api.inner.registry);
-                if second {
-                    api.inner.documents.all(&api.inner.registry);
+                let (documents, registry) = (&api.inner.documents, &api.inner.registry);
+                match form {
+                    Form::Newer => {
+                        documents.groups(registry);
+                    }
+                    Form::Text => {
+                        documents.all(registry);
+                    }
+                    Form::Binary => {
+                        documents.binary(registry);
+                    }
                 }
             });
             made.await.map_err(|error| {
@@ -86,26 +109,40 @@ impl ApiServer {
                 let name = rest.strip_prefix('/').ok_or_else(no_resource)?;
                 documents.groups(registry).iter().find(|known| known.path == name).ok_or_else(no_resource)?
             }
-            None if second => {
-                refuse_binary(parts)?;
-                documents.all(registry)
-            }
+            None if form == Form::Text => documents.all(registry),
+            None if form == Form::Binary => documents.binary(registry),
             None => return Err(no_resource()),
         };
-        serve(document, path, parts, query)
+        let mut response = serve(document, path, parts, query)?;
+        if form == Form::Binary {
+            response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(BINARY));
+        }
+        Ok(response)
     }
 }
 
 impl Documents {
+    fn made(&self, form: Form) -> bool {
+        match form {
+            Form::Newer => self.groups.get().is_some(),
+            Form::Text => self.all.get().is_some(),
+            Form::Binary => self.binary.get().is_some(),
+        }
+    }
+
     fn groups(&self, registry: &Registry) -> &[Document] {
         self.groups.get_or_init(|| {
-            let made = |(path, value): (String, Value)| Document::new(&path, &value);
+            let made = |(path, value): (String, Value)| Document::new(&path, value.to_string().as_bytes());
             v3::documents(registry).map(made).collect()
         })
     }
 
     fn all(&self, registry: &Registry) -> &Document {
-        self.all.get_or_init(|| Document::new("v2", &v2::document(registry)))
+        self.all.get_or_init(|| Document::new("v2", v2::document(registry).to_string().as_bytes()))
+    }
+
+    fn binary(&self, registry: &Registry) -> &Document {
+        self.binary.get_or_init(|| Document::new("v2", &binary::encode(&v2::document(registry))))
     }
 }
 
@@ -119,15 +156,21 @@ fn index(documents: &[Document]) -> Vec<u8> {
     json!({ "paths": paths }).to_string().into_bytes()
 }
 
-/// Version 2 in the binary form is not there; clients that take nothing else are told.
-fn refuse_binary(parts: &Parts) -> Result<(), ApiError> {
+/// In which form a client takes version 2: the first that it names and the server has.
+fn older(parts: &Parts) -> Result<Form, ApiError> {
     let accept = parts.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let json = accept.is_empty() || accept.contains("json") || accept.contains("*/*");
-    if json {
-        return Ok(());
+    for media in accept.split(',') {
+        match media.split(';').next().unwrap_or_default().trim() {
+            "" | "*/*" | "application/*" | "application/json" => return Ok(Form::Text),
+            // The first of both names is no valid media type, and what clients send all the same.
+            "application/com.github.proto-openapi.spec.v2@v1.0+protobuf" | BINARY => return Ok(Form::Binary),
+            _ => {}
+        }
     }
-    let text = "OpenAPI v2 is served as application/json only; OpenAPI v3 is at /openapi/v3";
-    Err(ApiError::new(Reason::NotAcceptable, text))
+    Err(ApiError::new(
+        Reason::NotAcceptable,
+        format!("only the following media types are accepted: application/json, {BINARY}"),
+    ))
 }
 
 fn serve(document: &Document, path: &str, parts: &Parts, query: &Query) -> Result<Response<Body>, ApiError> {

@@ -208,7 +208,9 @@ fn with_parameters(kind: &Kind, named: bool, mut methods: Value) -> Value {
         parameters
             .push(parameter("namespace", "object name and auth scope, such as for teams and projects".to_owned()));
     }
-    methods["parameters"] = Value::Array(parameters);
+    if !parameters.is_empty() {
+        methods["parameters"] = Value::Array(parameters);
+    }
     methods
 }
 

@@ -104,6 +104,38 @@ fn field(line: &'static str) -> Option<Field> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use config_kube::identity::GROUP;
+    use std::collections::BTreeSet;
+
+    /// The JSON names of a message's fields, with those of what is embedded in it.
+    fn names(fields: &[Field]) -> BTreeSet<&'static str> {
+        let own = fields.iter().filter(|field| field.many != Many::Inline).map(|field| field.name);
+        let inner = fields.iter().filter_map(|field| match (field.many, field.holds) {
+            (Many::Inline, Holds::Message(inner)) => message(inner),
+            _ => None,
+        });
+        own.chain(inner.flat_map(names)).collect()
+    }
+
+    #[test]
+    fn every_field_of_every_kind_that_is_served_has_a_number() {
+        let kinds = crate::kinds::all();
+        let sources: Vec<_> = kinds.iter().filter(|kind| kind.group != GROUP).map(|kind| kind.source).collect();
+        let (definitions, _) = crate::schema::definitions(&sources);
+        let mut missing = Vec::new();
+        for (name, definition) in &definitions {
+            let Some(properties) = definition["properties"].as_object() else { continue };
+            let name = name.rsplitn(4, '.').take(3).collect::<Vec<_>>();
+            let [kind, version, group] = name[..] else { continue };
+            let known = message(&format!("{group}.{version}.{kind}")).map(names);
+            let known = known.unwrap_or_default();
+            let told = properties.keys().filter(|key| !matches!(key.as_str(), "apiVersion" | "kind"));
+            missing.extend(
+                told.filter(|key| !known.contains(key.as_str())).map(|key| format!("{group}.{version}.{kind}: {key}")),
+            );
+        }
+        assert_eq!(missing, Vec::<String>::new());
+    }
 
     #[test]
     fn every_line_is_read_and_every_message_that_is_named_is_there() {

@@ -1,6 +1,7 @@
 //! Reviews: questions to authentication and authorization, answered at once and never stored.
 
 use super::{Call, components};
+use crate::accept::Form;
 use crate::authenticate;
 use crate::authorize::{Decision, Question, Request, Resource, decide, with_roles};
 use crate::error::{ApiError, Reason};
@@ -24,6 +25,11 @@ async fn answer(call: &Call, review: Review, content: Body) -> Result<Response<B
     }
     if call.target.verb != Verb::Create || !call.target.name.is_empty() {
         return Err(not_allowed());
+    }
+    let accept = call.accept()?;
+    if accept.form != Form::Object {
+        let text = "only the following media types are accepted: application/json, application/yaml";
+        return Err(ApiError::new(Reason::NotAcceptable, text));
     }
     let (mut fields, warnings) = call.object(content).await?;
     let empty = Fields::new();

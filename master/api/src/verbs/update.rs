@@ -1,6 +1,6 @@
 //! Update, of objects and of those subresources that have the object's form.
 
-use super::create::warned;
+use super::create::{make, warned};
 use super::managed::{Ownership, same_but_times};
 use super::{Call, scale, store_error};
 use crate::admit;
@@ -43,7 +43,17 @@ pub(super) async fn update(
     let demanded = meta_text(&fields, "resourceVersion").to_owned();
     let uid = meta_text(&fields, "uid").to_owned();
     for _ in 0..TRIES {
-        let entry = call.entry().await?;
+        let Some(entry) = call.api.inner.store.get(&call.key()).await.map_err(store_error)?.entry else {
+            if !(call.kind.strategy.made_by_update && subresource.is_none()) {
+                return Err(call.not_found());
+            }
+            call.may_create().await?;
+            match make(call, fields.clone(), &ownership, warnings.clone()).await {
+                // Somebody else made it meanwhile.
+                Err(error) if error.reason == Reason::AlreadyExists => continue,
+                answer => return answer,
+            }
+        };
         let old = object::decode_kept(&call.kind, &entry)?;
         check_preconditions(call, &entry, &old, &demanded, &uid)?;
         match write(call, subresource, &entry, old, fields.clone(), &ownership).await? {

@@ -267,7 +267,7 @@ impl Watch {
                 excerpt["metadata"][key] = value.clone();
             }
         }
-        for (_, pointer) in self.call.kind.selectable {
+        for pointer in self.call.kind.selectable.iter().flat_map(|(_, pointers)| pointers.split('|')) {
             if let Some(value) = full.pointer(pointer) {
                 put(&mut excerpt, pointer, value.clone());
             }

@@ -1,9 +1,7 @@
 //! An unmodified kubectl against a listening server.
 
 use super::Server;
-use base64::Engine;
 use master_api::{Options, ServeOptions};
-use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use tempfile::TempDir;
@@ -31,21 +29,7 @@ impl Cluster {
     pub(crate) async fn start() -> Self {
         let server = Server::start(Options::default(), ServeOptions::default()).await;
         let folder = tempfile::tempdir().unwrap();
-        let admin = server.admin_identity();
-        let base64 = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
-        let config = json!({
-            "apiVersion": "v1", "kind": "Config", "current-context": "c",
-            "clusters": [{"name": "c", "cluster": {
-                "server": format!("https://{}", server.address),
-                "certificate-authority-data": base64(&server.authority.root_pem),
-            }}],
-            "users": [{"name": "u", "user": {
-                "client-certificate-data": base64(&admin.certificate_pem),
-                "client-key-data": base64(&admin.key.serialize_pem()),
-            }}],
-            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-        });
-        std::fs::write(folder.path().join("config"), config.to_string()).unwrap();
+        std::fs::write(folder.path().join("config"), server.kubeconfig().to_string()).unwrap();
         Self { server, folder }
     }
 

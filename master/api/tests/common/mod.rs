@@ -4,6 +4,7 @@
 
 pub(crate) mod kubectl;
 
+use base64::Engine;
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
@@ -18,7 +19,7 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -100,7 +101,7 @@ pub(crate) fn signing_request(organization: &str) -> String {
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::OrganizationName, organization);
     let pem = params.serialize_request(&KeyPair::generate().unwrap()).unwrap().pem().unwrap();
-    base64::Engine::encode(&base64::engine::general_purpose::STANDARD, pem)
+    base64::engine::general_purpose::STANDARD.encode(pem)
 }
 
 /// A certificate authority of a test.
@@ -157,7 +158,11 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) async fn start(options: Options, limits: ServeOptions) -> Self {
-        let local = Local::with(options).await;
+        Self::over(Local::with(options).await, limits).await
+    }
+
+    /// A listener before a server that is there.
+    pub(crate) async fn over(local: Local, limits: ServeOptions) -> Self {
         let authority = Authority::new();
         let own = authority.issue("server", &[], &["127.0.0.1"]);
         let provider = rustls::crypto::ring::default_provider();
@@ -212,6 +217,24 @@ impl Server {
 
     pub(crate) fn admin_identity(&self) -> Identity {
         self.authority.issue("admin", &["system:masters"], &[])
+    }
+
+    /// A kubeconfig of the admin's.
+    pub(crate) fn kubeconfig(&self) -> Value {
+        let admin = self.admin_identity();
+        let base64 = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
+        json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{"name": "c", "cluster": {
+                "server": format!("https://{}", self.address),
+                "certificate-authority-data": base64(&self.authority.root_pem),
+            }}],
+            "users": [{"name": "u", "user": {
+                "client-certificate-data": base64(&admin.certificate_pem),
+                "client-key-data": base64(&admin.key.serialize_pem()),
+            }}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        })
     }
 
     pub(crate) async fn stop(self) {

@@ -16,7 +16,12 @@ pub(super) fn endpoints() -> Kind {
         short_names: &["ep"],
         deprecated: Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"),
         columns: const { &[column("Endpoints", |fields, _| addresses(fields).into()), AGE] },
-        strategy: Strategy { defaults: rules::defaults, validate: rules::endpoints, ..Strategy::default() },
+        strategy: Strategy {
+            defaults: rules::defaults,
+            validate: rules::endpoints,
+            made_by_update: true,
+            ..Strategy::default()
+        },
         ..Kind::of::<Endpoints>(true)
     }
 }

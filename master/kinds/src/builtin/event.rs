@@ -23,10 +23,10 @@ pub(super) fn core() -> Kind {
             ("involvedObject.fieldPath", "/involvedObject/fieldPath"),
             ("reason", "/reason"),
             ("reportingComponent", "/reportingComponent"),
-            ("source", "/source/component"),
+            ("source", "/source/component|/reportingComponent"),
             ("type", "/type"),
         ],
-        strategy: Strategy { validate: rules::legacy, ..Strategy::default() },
+        strategy: Strategy { validate: rules::legacy, made_by_update: true, ..Strategy::default() },
         ..Kind::of::<core::v1::Event>(true)
     }
 }
@@ -62,6 +62,7 @@ pub(super) fn events() -> Kind {
             validate: rules::legacy,
             validate_create: rules::create,
             validate_update: rules::change,
+            made_by_update: true,
             ..Strategy::default()
         },
         ..Kind::of::<events::v1::Event>(true)

@@ -10,7 +10,12 @@ pub(super) fn range() -> Kind {
     Kind {
         short_names: &["limits"],
         columns: const { &[CREATED] },
-        strategy: Strategy { defaults: rules::range_defaults, validate: rules::range, ..Strategy::default() },
+        strategy: Strategy {
+            defaults: rules::range_defaults,
+            validate: rules::range,
+            made_by_update: true,
+            ..Strategy::default()
+        },
         ..Kind::of::<LimitRange>(true)
     }
 }

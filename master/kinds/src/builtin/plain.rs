@@ -57,7 +57,7 @@ fn warn_account(new: &Fields, old: Option<&Fields>, warnings: &mut Vec<String>) 
 pub(super) fn lease() -> Kind {
     Kind {
         columns: const { &[column("Holder", |fields, _| at(fields, "spec", "/holderIdentity").into()), AGE] },
-        strategy: Strategy { validate: lease_spec, ..Strategy::default() },
+        strategy: Strategy { validate: lease_spec, made_by_update: true, ..Strategy::default() },
         ..Kind::of::<Lease>(true)
     }
 }

@@ -15,13 +15,13 @@ pub(super) fn cluster_role() -> Kind {
         rules(fields, false, faults);
         aggregation(fields, faults);
     };
-    let strategy = Strategy { names: names::path_segment, validate, ..Strategy::default() };
+    let strategy = Strategy { names: names::path_segment, validate, made_by_update: true, ..Strategy::default() };
     Kind { columns: const { &[CREATED] }, strategy, ..Kind::of::<ClusterRole>(false) }
 }
 
 pub(super) fn role() -> Kind {
     let validate = |fields: &Fields, faults: &mut Faults| rules(fields, true, faults);
-    let strategy = Strategy { names: names::path_segment, validate, ..Strategy::default() };
+    let strategy = Strategy { names: names::path_segment, validate, made_by_update: true, ..Strategy::default() };
     Kind { columns: const { &[CREATED] }, strategy, ..Kind::of::<Role>(true) }
 }
 
@@ -39,6 +39,7 @@ pub(super) fn binding() -> Kind {
 fn binds() -> Strategy {
     Strategy {
         names: names::path_segment,
+        made_by_update: true,
         defaults: |fields| {
             if let Some(role) = object_mut(fields, "roleRef") {
                 default_to(role, "apiGroup", GROUP);

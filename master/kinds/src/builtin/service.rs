@@ -27,6 +27,7 @@ pub(super) fn service() -> Kind {
         },
         selectable: &[("spec.clusterIP", "/spec/clusterIP"), ("spec.type", "/spec/type")],
         strategy: Strategy {
+            made_by_update: true,
             names: names::dns_label,
             defaults,
             create,

@@ -167,7 +167,7 @@ impl Faults {
 
     /// A value that may not change did.
     pub fn immutable(&mut self, at: &At<'_>, new: &Value, old: &Value) {
-        if new != old {
+        if !alike(new, old) {
             self.invalid(at, new, "field is immutable");
         }
     }
@@ -215,6 +215,30 @@ pub fn text<'a>(fields: &'a Fields, key: &str) -> &'a str {
     get(fields, key).as_str().unwrap_or_default()
 }
 
+/// Whether two values say the same: what is empty says as little as what is left out.
+pub fn alike(one: &Value, other: &Value) -> bool {
+    match (one, other) {
+        (Value::Object(one), Value::Object(other)) => {
+            one.iter().all(|(key, value)| alike(value, get(other, key)))
+                && other.iter().all(|(key, value)| one.contains_key(key) || says_nothing(value))
+        }
+        (Value::Array(one), Value::Array(other)) => {
+            one.len() == other.len() && one.iter().zip(other).all(|(one, other)| alike(one, other))
+        }
+        _ => one == other || (says_nothing(one) && says_nothing(other)),
+    }
+}
+
+fn says_nothing(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.values().all(says_nothing),
+        Value::Bool(_) | Value::Number(_) => false,
+    }
+}
+
 /// The items of a list field; none where it is not there.
 pub fn items<'a>(fields: &'a Fields, key: &str) -> &'a [Value] {
     get(fields, key).as_array().map_or(&[], Vec::as_slice)
@@ -239,5 +263,20 @@ pub fn default_to(fields: &mut Fields, key: &str, value: impl Into<Value>) {
     };
     if missing {
         fields.insert(key.to_owned(), value.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_is_empty_says_as_little_as_what_is_left_out() {
+        let same = |one: Value, other: Value| alike(&one, &other) && alike(&other, &one);
+        assert!(same(json!({"group": "", "name": "x", "list": []}), json!({"name": "x", "status": {"a": null}})));
+        assert!(!same(json!({"a": false}), json!({})));
+        assert!(!same(json!({"a": [1]}), json!({"a": [1, 2]})));
+        assert!(!same(json!({"a": {"b": "c"}}), json!({"a": {}})));
     }
 }

@@ -6,7 +6,7 @@ use crate::builtin::cells::AGE;
 use crate::podspec;
 use crate::registry::{Kind, Scale, Strategy, Subresource, column};
 use crate::validate::forms::{has, not_negative, number, number_or_share, word};
-use crate::validate::{At, Faults, Fields, default_to, get, names, object, object_mut, text};
+use crate::validate::{At, Faults, Fields, alike, default_to, get, names, object, object_mut, text};
 use config_kube::k8s_openapi::api::apps::v1::StatefulSet;
 use serde_json::{Value, json};
 
@@ -66,7 +66,10 @@ fn defaults(fields: &mut Fields) {
     for claim in claims.into_iter().flatten().filter_map(Value::as_object_mut) {
         default_to(claim, "kind", "PersistentVolumeClaim");
         default_to(claim, "apiVersion", "v1");
-        default_to(claim, "status", json!({"phase": "Pending"}));
+        default_to(claim, "status", json!({}));
+        if let Some(status) = object_mut(claim, "status") {
+            default_to(status, "phase", "Pending");
+        }
         podspec::claim_defaults(claim);
     }
 }
@@ -147,9 +150,9 @@ fn validate_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     let rest = |fields| {
         let mut rest = spec(fields).clone();
         rest.retain(|key, _| !MUTABLE.contains(&key.as_str()));
-        rest
+        Value::Object(rest)
     };
-    if rest(new) != rest(old) {
+    if !alike(&rest(new), &rest(old)) {
         let words = "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', \
                      'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and \
                      'minReadySeconds' are forbidden";
