@@ -6,12 +6,12 @@ use crate::resources::Seen;
 use crate::server::{ApiServer, Body, body};
 use crate::user::UserInfo;
 use bytes::{Buf, Bytes, BytesMut};
-use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ListMeta, ObjectMeta};
 use config_kube::k8s_openapi::{Metadata, Resource};
 use http::{Method, Request, header};
 use http_body_util::BodyExt;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::marker::PhantomData;
@@ -64,6 +64,14 @@ pub struct ObjectList<T> {
     pub resource_version: String,
     /// Token of the next page; empty at the end.
     pub continue_token: String,
+}
+
+/// A list as it is sent.
+#[derive(Deserialize)]
+#[serde(bound = "T: DeserializeOwned")]
+struct RawList<T> {
+    metadata: ListMeta,
+    items: Vec<T>,
 }
 
 /// A patch.
@@ -128,13 +136,14 @@ impl Client {
     }
 
     pub(crate) async fn list_at<T: Seen>(&self, accept: &str, path: &str) -> Result<ObjectList<T>, ApiError> {
-        let mut list: Value = self.send_as(accept, Method::GET, path, None, Bytes::new()).await?;
-        let text = |pointer: &str| list.pointer(pointer).and_then(Value::as_str).map(str::to_owned).unwrap_or_default();
-        let (resource_version, continue_token) = (text("/metadata/resourceVersion"), text("/metadata/continue"));
-        let remaining = list.pointer("/metadata/remainingItemCount").and_then(Value::as_u64).unwrap_or_default();
-        let items = list.get_mut("items").map(Value::take).unwrap_or_default();
-        let items = serde_json::from_value(items).map_err(|e| undecodable(&e))?;
-        Ok(ObjectList { remaining, items, resource_version, continue_token })
+        let list: RawList<T> = self.send_as(accept, Method::GET, path, None, Bytes::new()).await?;
+        let RawList { metadata, items } = list;
+        Ok(ObjectList {
+            remaining: metadata.remaining_item_count.and_then(|count| u64::try_from(count).ok()).unwrap_or_default(),
+            items,
+            resource_version: metadata.resource_version.unwrap_or_default(),
+            continue_token: metadata.continue_.unwrap_or_default(),
+        })
     }
 
     /// Watches from a resource version (a list's), with bookmarks.

@@ -9,7 +9,7 @@ use futures_util::stream;
 use http::{HeaderMap, HeaderValue, Response, header};
 use http_body::{Body as _, Frame};
 use http_body_util::{BodyExt, StreamBody};
-use std::io::Write as _;
+use std::io::{self, Write as _};
 
 /// Answers above this are compressed for clients that take it (upstream: `defaultGzipThresholdBytes`).
 const LARGE: u64 = 128 << 10;
@@ -49,8 +49,8 @@ fn takes_gzip(coding: &str) -> bool {
     name == "gzip" && !refused
 }
 
-/// Gives an answer the form that was wished for. Streams stay as they are.
-pub(crate) async fn finish(mut response: Response<Body>, wishes: Wishes) -> Response<Body> {
+/// Gives an answer the form that was wished for, piece by piece as the client takes it. Streams stay as they are.
+pub(crate) fn finish(mut response: Response<Body>, wishes: Wishes) -> Response<Body> {
     let Some(size) = response.body().size_hint().exact() else { return response };
     if response.headers().contains_key(header::CONTENT_ENCODING) {
         return response;
@@ -59,98 +59,104 @@ pub(crate) async fn finish(mut response: Response<Body>, wishes: Wishes) -> Resp
     let pretty = wishes.pretty && kind == "application/json";
     let objects = kind.starts_with("application/json") || kind == "application/yaml";
     let gzip = wishes.gzip && objects && size > LARGE;
-    if !pretty && !gzip {
-        return response;
-    }
-    // A body of known size is there: this waits for nothing.
-    let Ok(collected) = std::mem::replace(response.body_mut(), body("")).collect().await else { return response };
-    let mut bytes = collected.to_bytes();
     if pretty {
-        bytes = spread(&bytes).into();
+        let mut spread = Spread::default();
+        change(&mut response, move |piece| Ok(piece.map(|bytes| spread.feed(bytes)).unwrap_or_default()));
     }
     if gzip {
         response.headers_mut().insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
         response.headers_mut().append(header::VARY, HeaderValue::from_static("Accept-Encoding"));
-        *response.body_mut() = compress(bytes);
-    } else {
-        *response.body_mut() = body(bytes);
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::new(EFFORT));
+        change(&mut response, move |piece| {
+            match piece {
+                Some(bytes) => encoder.write_all(bytes)?,
+                None => encoder.try_finish()?,
+            }
+            Ok(std::mem::take(encoder.get_mut()))
+        });
     }
     response
 }
 
-/// Compresses piece by piece, as the client takes it.
-fn compress(bytes: Bytes) -> Body {
-    let encoder = GzEncoder::new(Vec::new(), Compression::new(EFFORT));
-    let pieces = stream::try_unfold(Some((bytes, encoder)), |state| async move {
-        let Some((mut rest, mut encoder)) = state else { return Ok(None) };
+/// Sends a body through a filter; after the last piece it is called with none.
+fn change(response: &mut Response<Body>, filter: impl FnMut(Option<&[u8]>) -> io::Result<Vec<u8>> + Send + 'static) {
+    let content = std::mem::replace(response.body_mut(), body(""));
+    let pieces = stream::try_unfold(Some((content, Bytes::new(), filter)), |state| async move {
+        let Some((mut content, mut rest, mut filter)) = state else { return Ok(None) };
         loop {
             if rest.is_empty() {
-                let last = encoder.finish().map_err(BodyError::from)?;
-                return Ok(Some((Frame::data(Bytes::from(last)), None)));
+                let Some(frame) = content.frame().await else {
+                    let last = filter(None).map_err(BodyError::from)?;
+                    return Ok(Some((Frame::data(Bytes::from(last)), None)));
+                };
+                rest = frame?.into_data().unwrap_or_default();
             }
             let piece = rest.split_to(rest.len().min(PIECE));
-            encoder.write_all(&piece).map_err(BodyError::from)?;
+            let made = filter(Some(&piece)).map_err(BodyError::from)?;
             tokio::task::yield_now().await;
-            let written = std::mem::take(encoder.get_mut());
-            if !written.is_empty() {
-                return Ok(Some((Frame::data(Bytes::from(written)), Some((rest, encoder)))));
+            if !made.is_empty() {
+                return Ok(Some((Frame::data(Bytes::from(made)), Some((content, rest, filter)))));
             }
         }
     });
-    StreamBody::new(pieces).boxed_unsync()
+    *response.body_mut() = StreamBody::new(pieces).boxed_unsync();
 }
 
-/// JSON with a line for each value, indented by two spaces. Text stays as it is; what is no JSON comes out somehow.
-fn spread(json: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(json.len() * 2);
-    let (mut depth, mut quoted, mut escaped) = (0_usize, false, false);
-    let line = |out: &mut Vec<u8>, depth: usize| {
-        out.push(b'\n');
-        out.resize(out.len() + 2 * depth, b' ');
-    };
-    for (position, byte) in json.iter().enumerate() {
-        if quoted {
-            out.push(*byte);
-            quoted = escaped || *byte != b'"';
-            escaped = !escaped && *byte == b'\\';
-            continue;
+/// Spreads JSON out: a line for each value, indented by two spaces. Text stays as it is; what is no JSON comes out somehow.
+#[derive(Debug, Default)]
+struct Spread {
+    depth: usize,
+    quoted: bool,
+    escaped: bool,
+    /// Whether a brace or bracket was the last: an empty one gets no line.
+    opened: bool,
+}
+
+impl Spread {
+    fn feed(&mut self, json: &[u8]) -> Vec<u8> {
+        let mut out = Vec::with_capacity(json.len() * 2);
+        for byte in json {
+            self.byte(*byte, &mut out);
         }
-        let next = json.get(position + 1);
-        let before = position.checked_sub(1).and_then(|before| json.get(before));
+        out
+    }
+
+    fn byte(&mut self, byte: u8, out: &mut Vec<u8>) {
+        if self.quoted {
+            out.push(byte);
+            self.quoted = self.escaped || byte != b'"';
+            self.escaped = !self.escaped && byte == b'\\';
+            return;
+        }
+        let closes = matches!(byte, b'}' | b']');
+        self.depth -= usize::from(closes && self.depth > 0);
+        if std::mem::take(&mut self.opened) != closes {
+            self.line(out);
+        }
+        match byte {
+            b':' => out.extend_from_slice(b": "),
+            byte => out.push(byte),
+        }
         match byte {
             b'{' | b'[' => {
-                out.push(*byte);
-                depth += 1;
-                if !matches!(next, Some(b'}' | b']')) {
-                    line(&mut out, depth);
-                }
+                self.depth += 1;
+                self.opened = true;
             }
-            b'}' | b']' => {
-                depth = depth.saturating_sub(1);
-                if !matches!(before, Some(b'{' | b'[')) {
-                    line(&mut out, depth);
-                }
-                out.push(*byte);
-            }
-            b',' => {
-                out.push(b',');
-                line(&mut out, depth);
-            }
-            b':' => out.extend_from_slice(b": "),
-            b'"' => {
-                quoted = true;
-                out.push(b'"');
-            }
-            byte => out.push(*byte),
+            b',' => self.line(out),
+            byte => self.quoted = byte == b'"',
         }
     }
-    out
+
+    fn line(&self, out: &mut Vec<u8>) {
+        out.push(b'\n');
+        out.resize(out.len() + 2 * self.depth, b' ');
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::{Value, json};
+    use serde_json::json;
     use std::io::Read as _;
 
     fn answer(text: String) -> Response<Body> {
@@ -162,10 +168,10 @@ mod tests {
     #[tokio::test]
     async fn only_large_answers_are_compressed_and_come_back_whole() {
         let wishes = Wishes { gzip: true, pretty: false };
-        let small = finish(answer("[]".to_owned()), wishes).await;
+        let small = finish(answer("[]".to_owned()), wishes);
         assert!(!small.headers().contains_key(header::CONTENT_ENCODING));
         let text: String = (0..60_000).map(|number| number.to_string()).collect();
-        let large = finish(answer(text.clone()), wishes).await;
+        let large = finish(answer(text.clone()), wishes);
         assert_eq!(large.headers()[header::CONTENT_ENCODING], "gzip");
         let bytes = large.into_body().collect().await.unwrap().to_bytes();
         assert!(bytes.len() < text.len());
@@ -175,11 +181,14 @@ mod tests {
     }
 
     #[test]
-    fn spread_json_says_the_same() {
-        let value = json!({"a": [], "b": {}, "c": [1, {"d": "x{,:\"\\"}], "e": "y"});
-        let spread = String::from_utf8(spread(value.to_string().as_bytes())).unwrap();
-        assert_eq!(serde_json::from_str::<Value>(&spread).unwrap(), value);
-        assert_eq!(spread, serde_json::to_string_pretty(&value).unwrap());
+    fn spread_json_says_the_same_however_it_is_cut() {
+        let value = json!({"a": [], "b": {}, "c": [1, {"d": "x{,:\"\\"}], "e": [[], [{}]], "f": "y"});
+        let text = value.to_string();
+        for size in 1..text.len() {
+            let mut spread = Spread::default();
+            let out: Vec<u8> = text.as_bytes().chunks(size).flat_map(|piece| spread.feed(piece)).collect();
+            assert_eq!(String::from_utf8(out).unwrap(), serde_json::to_string_pretty(&value).unwrap());
+        }
     }
 
     #[test]

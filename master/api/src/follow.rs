@@ -1,6 +1,6 @@
 //! A list and its watch, kept up whatever happens: what schedulers and controllers observe by.
 
-use crate::client::{Client, ListParams, Object, ObjectList, WatchEvent, Watcher};
+use crate::client::{Client, ListParams, Object, WatchEvent, Watcher};
 use crate::error::ApiError;
 use crate::hooks::BoxFuture;
 use crate::resources::{Partial, Resource, Seen, Source};
@@ -10,6 +10,8 @@ use tokio::time::Instant;
 
 /// First wait after a failure.
 const BACKOFF_FIRST: Duration = Duration::from_millis(100);
+/// Objects of a page.
+const PAGE: u32 = 500;
 /// Longest wait after failures.
 const BACKOFF_LAST: Duration = Duration::from_secs(10);
 
@@ -24,12 +26,17 @@ pub enum Change<T> {
     Gone(T),
 }
 
+/// What is made of an object.
+type Read<T, V> = Arc<dyn Fn(T) -> V + Send + Sync>;
+/// What was listed, and as of which resource version.
+type Known<V> = (Vec<V>, String);
+
 /// Where a follower stands. What is being asked for is part of it, so that a caller that looks away loses nothing.
-enum State<T> {
+enum State<T, V> {
     /// Nothing is known, or not enough.
     Unlisted,
     /// A list was asked for.
-    Listing(BoxFuture<'static, Result<ObjectList<T>, ApiError>>),
+    Listing(BoxFuture<'static, Result<Known<V>, ApiError>>),
     /// Everything up to a resource version is known.
     Listed(String),
     /// A watch from a resource version was asked for.
@@ -38,16 +45,18 @@ enum State<T> {
     Watching(Box<Watcher<T>>, String, Instant),
 }
 
-/// Follows all objects of a kind that match. Never ends and never fails: it waits, longer after each failure, and goes on.
-pub struct Follower<T> {
+/// Follows all objects of a kind that match, and gives what is read of each. Never ends and never fails: it waits, longer
+/// after each failure, and goes on.
+pub struct Follower<T, V = T> {
     client: Client,
     source: Arc<Source>,
-    state: State<T>,
+    read: Read<T, V>,
+    state: State<T, V>,
     failures: u32,
     not_before: Instant,
 }
 
-impl<T> std::fmt::Debug for Follower<T> {
+impl<T, V> std::fmt::Debug for Follower<T, V> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let state = match &self.state {
             State::Unlisted => "unlisted",
@@ -63,21 +72,33 @@ impl<T> std::fmt::Debug for Follower<T> {
 impl<T: Object> Follower<T> {
     /// A follower that has not listed yet.
     pub fn new(client: Client, namespace: Option<&str>, params: ListParams) -> Self {
-        Self::of(client, Source::typed::<T>(namespace, params))
+        Self::reading(client, namespace, params, |object| object)
+    }
+}
+
+impl<T: Object, V: Send + 'static> Follower<T, V> {
+    /// A follower that keeps of each object what `read` makes of it, and never more than a page of whole objects.
+    pub fn reading(
+        client: Client,
+        namespace: Option<&str>,
+        params: ListParams,
+        read: impl Fn(T) -> V + Send + Sync + 'static,
+    ) -> Self {
+        Self::of(client, Source::typed::<T>(namespace, params), Arc::new(read))
     }
 }
 
 impl Follower<Partial> {
     /// A follower of the metadata of all objects of a kind.
     pub fn metadata(client: Client, of: &Resource) -> Self {
-        Self::of(client, Source::metadata(of))
+        Self::of(client, Source::metadata(of), Arc::new(|object| object))
     }
 }
 
-impl<T: Seen> Follower<T> {
-    fn of(client: Client, source: Source) -> Self {
+impl<T: Seen, V: Send + 'static> Follower<T, V> {
+    fn of(client: Client, source: Source, read: Read<T, V>) -> Self {
         let (state, not_before) = (State::Unlisted, Instant::now());
-        Self { client, source: Arc::new(source), state, failures: 0, not_before }
+        Self { client, source: Arc::new(source), read, state, failures: 0, not_before }
     }
 
     /// Lists anew at the next change.
@@ -86,15 +107,15 @@ impl<T: Seen> Follower<T> {
     }
 
     /// The next change. Cancel-safe: what was asked for is kept, and an event is taken only as it is returned.
-    pub async fn next(&mut self) -> Change<T> {
+    pub async fn next(&mut self) -> Change<V> {
         loop {
             tokio::time::sleep_until(self.not_before).await;
             match &mut self.state {
                 State::Unlisted => self.state = State::Listing(self.list()),
                 State::Listing(asked) => match asked.await {
-                    Ok(list) => {
-                        self.state = State::Listed(list.resource_version);
-                        return Change::Listed(list.items);
+                    Ok((all, version)) => {
+                        self.state = State::Listed(version);
+                        return Change::Listed(all);
                     }
                     Err(error) => self.failed(&error, State::Unlisted),
                 },
@@ -114,7 +135,7 @@ impl<T: Seen> Follower<T> {
                 State::Watching(watcher, version, opened) => match watcher.next().await {
                     Ok(Some(event)) => {
                         self.failures = 0;
-                        if let Some(change) = told(event, version) {
+                        if let Some(change) = told(event, version, &*self.read) {
                             return change;
                         }
                     }
@@ -135,8 +156,8 @@ impl<T: Seen> Follower<T> {
         }
     }
 
-    fn list(&self) -> BoxFuture<'static, Result<ObjectList<T>, ApiError>> {
-        Box::pin(Arc::clone(&self.source).list(self.client.clone()))
+    fn list(&self) -> BoxFuture<'static, Result<Known<V>, ApiError>> {
+        Box::pin(pages(self.client.clone(), Arc::clone(&self.source), Arc::clone(&self.read)))
     }
 
     fn watch(&self, version: String) -> BoxFuture<'static, Result<Watcher<T>, ApiError>> {
@@ -144,7 +165,7 @@ impl<T: Seen> Follower<T> {
     }
 
     /// Goes on with `next` after a wait, or lists anew where history is lost.
-    fn failed(&mut self, error: &ApiError, next: State<T>) {
+    fn failed(&mut self, error: &ApiError, next: State<T, V>) {
         tracing::debug!(source = ?self.source, failures = self.failures, %error, "cannot follow; trying again");
         self.state = if error.is_expired() { State::Unlisted } else { next };
         self.wait();
@@ -157,18 +178,30 @@ impl<T: Seen> Follower<T> {
     }
 }
 
+/// Everything there is, page by page.
+async fn pages<T: Seen, V>(client: Client, source: Arc<Source>, read: Read<T, V>) -> Result<Known<V>, ApiError> {
+    let mut all = Vec::new();
+    let mut next = None;
+    loop {
+        let page = source.page::<T>(&client, PAGE, next).await?;
+        all.extend(page.items.into_iter().map(&*read));
+        if page.continue_token.is_empty() {
+            return Ok((all, page.resource_version));
+        }
+        next = Some(page.continue_token);
+    }
+}
+
 /// The change in an event; none for a bookmark. The version moves on.
-fn told<T: Seen>(event: WatchEvent<T>, version: &mut String) -> Option<Change<T>> {
-    let change = match event {
-        WatchEvent::Added(object) | WatchEvent::Modified(object) => Change::Set(object),
-        WatchEvent::Deleted(object) => Change::Gone(object),
+fn told<T: Seen, V>(event: WatchEvent<T>, version: &mut String, read: &dyn Fn(T) -> V) -> Option<Change<V>> {
+    let (change, object): (fn(V) -> Change<V>, T) = match event {
+        WatchEvent::Added(object) | WatchEvent::Modified(object) => (Change::Set, object),
+        WatchEvent::Deleted(object) => (Change::Gone, object),
         WatchEvent::Bookmark(reached) => {
             *version = reached;
             return None;
         }
     };
-    if let Change::Set(object) | Change::Gone(object) = &change {
-        object.resource_version().clone_into(version);
-    }
-    Some(change)
+    object.resource_version().clone_into(version);
+    Some(change(read(object)))
 }

@@ -17,7 +17,6 @@ use bytes::Bytes;
 pub(crate) use master_kinds::object::{meta_text, metadata, metadata_mut, now};
 use master_store::Entry;
 use serde_json::{Map, Value};
-use std::io::Write as _;
 
 /// The field of the metadata that says who owns what.
 pub(crate) const MANAGED: &str = "managedFields";
@@ -144,28 +143,35 @@ fn corrupt(entry: &Entry, error: &serde_json::Error) -> ApiError {
     ApiError::new(Reason::InternalError, format!("the stored object {} cannot be read: {error}", entry.key))
 }
 
-/// What goes before the kept part of an entry's bytes, and that part, which is shared, not copied.
-pub(crate) fn parts(kind: &Kind, entry: &Entry) -> Result<(Vec<u8>, Bytes), ApiError> {
-    parts_at(kind, entry, entry.modified)
+/// How much of an object an answer has: all of it, or its metadata in a version of `meta.k8s.io`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Extent {
+    Whole,
+    Metadata(&'static str),
 }
 
-/// As [`parts`], at another revision than the entry's own (deletion events carry the deletion's).
-pub(crate) fn parts_at(kind: &Kind, entry: &Entry, revision: u64) -> Result<(Vec<u8>, Bytes), ApiError> {
-    let kept = kept(kind, entry)?;
-    let mut head = head(kind).into_bytes();
-    // Writing to a Vec doesn't fail.
-    let _infallible = write!(head, r#"{revision}","#);
-    Ok((head, kept))
+impl Extent {
+    /// What follows the kept part.
+    pub(crate) fn tail(self) -> &'static [u8] {
+        match self {
+            Self::Whole => b"",
+            Self::Metadata(_) => b"}",
+        }
+    }
 }
 
 /// What every object of a kind begins with, up to its revision.
-pub(crate) fn head(kind: &Kind) -> String {
-    let (name, version) = (&kind.kind, kind.api_version());
+pub(crate) fn head(kind: &Kind, extent: Extent) -> String {
+    let version = kind.api_version();
+    let (name, version) = match extent {
+        Extent::Whole => (kind.kind.as_str(), version.as_str()),
+        Extent::Metadata(version) => ("PartialObjectMetadata", version),
+    };
     format!(r#"{{"kind":"{name}","apiVersion":"{version}","metadata":{{"resourceVersion":""#)
 }
 
 /// The part of an entry's bytes behind the brace of the metadata; shared, not copied, where no field is renamed.
-pub(crate) fn kept(kind: &Kind, entry: &Entry) -> Result<Bytes, ApiError> {
+pub(crate) fn kept(kind: &Kind, entry: &Entry, extent: Extent) -> Result<Bytes, ApiError> {
     let renamed;
     let kept = if kind.stored_as_served() {
         &entry.value
@@ -173,10 +179,35 @@ pub(crate) fn kept(kind: &Kind, entry: &Entry) -> Result<Bytes, ApiError> {
         renamed = rename(kind, entry)?;
         &renamed
     };
-    if !kept.starts_with(START) || kept.get(START.len()) == Some(&b'}') {
-        return Err(ApiError::new(Reason::InternalError, format!("the stored object {} has no metadata", entry.key)));
+    let end = match extent {
+        Extent::Whole => Some(kept.len()),
+        Extent::Metadata(_) => closed(kept, START.len()),
+    };
+    match end {
+        Some(end) if kept.starts_with(START) && kept.get(START.len()) != Some(&b'}') => {
+            Ok(kept.slice(START.len()..end))
+        }
+        Some(_) | None => {
+            Err(ApiError::new(Reason::InternalError, format!("the stored object {} has no metadata", entry.key)))
+        }
     }
-    Ok(kept.slice(START.len()..))
+}
+
+/// Where the object ends whose content begins at `from`, its brace included.
+fn closed(json: &[u8], from: usize) -> Option<usize> {
+    let (mut depth, mut quoted, mut escaped) = (1_usize, false, false);
+    for (at, byte) in json.iter().enumerate().skip(from) {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = true,
+            b'"' => quoted = !quoted,
+            b'{' if !quoted => depth += 1,
+            b'}' if !quoted && depth == 1 => return Some(at + 1),
+            b'}' if !quoted => depth -= 1,
+            _ => {}
+        }
+    }
+    None
 }
 
 /// The bytes with fields under their served names.
@@ -190,4 +221,17 @@ fn rename(kind: &Kind, entry: &Entry) -> Result<Bytes, ApiError> {
     let mut bytes = Vec::with_capacity(entry.value.len() + 64);
     write_parts(&mut bytes, &metadata, &object).map_err(|error| corrupt(entry, &error))?;
     Ok(bytes.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metadata_ends_at_its_own_brace() {
+        let whole = br#"{"metadata":{"name":"a}\\\"}","labels":{"x":"{"}},"data":{"metadata":{}}}"#;
+        let end = closed(whole, START.len()).unwrap();
+        assert_eq!(&whole[..end], br#"{"metadata":{"name":"a}\\\"}","labels":{"x":"{"}}"#);
+        assert_eq!(closed(&whole[..end - 1], START.len()), None);
+    }
 }

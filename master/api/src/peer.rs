@@ -14,7 +14,7 @@ pub struct Peer {
     /// Where it comes from; none for callers inside the process.
     pub remote: Option<SocketAddr>,
     /// The verified client certificate chain, leaf first; empty where none was shown.
-    pub certificates: Vec<CertificateDer<'static>>,
+    pub certificates: Arc<[CertificateDer<'static>]>,
     /// The TLS exporter of the connection (RFC 9266: `EXPORTER-Channel-Binding`, empty context).
     pub exporter: Option<[u8; 32]>,
     /// Whom the certificate names, read once for all requests of the connection.

@@ -212,7 +212,8 @@ impl Client {
 /// What a follower asks for.
 #[derive(Debug, Clone)]
 pub(crate) struct Source {
-    accept: &'static str,
+    /// Forms of lists and of single objects.
+    accept: [&'static str; 2],
     path: String,
     params: ListParams,
 }
@@ -221,19 +222,26 @@ impl Source {
     /// Objects of a kind that is known.
     pub(crate) fn typed<T: Object>(namespace: Option<&str>, params: ListParams) -> Self {
         let path = path_to(T::API_VERSION, T::URL_PATH_SEGMENT, namespace, None, None);
-        Self { accept: "application/json", path, params }
+        Self { accept: ["application/json"; 2], path, params }
     }
 
     /// The metadata of all objects of a kind.
     pub(crate) fn metadata(of: &Resource) -> Self {
-        Self { accept: METADATA, path: of.path("", None, None), params: ListParams::default() }
+        let accept = [METADATA, METADATA_OF_ONE];
+        Self { accept, path: of.path("", None, None), params: ListParams::default() }
     }
 
-    pub(crate) async fn list<T: Seen>(self: Arc<Self>, client: Client) -> Result<ObjectList<T>, ApiError> {
-        client.list_at(self.accept, &(self.path.clone() + &query(&self.params, &[]))).await
+    pub(crate) async fn page<T: Seen>(
+        &self,
+        client: &Client,
+        limit: u32,
+        continue_token: Option<String>,
+    ) -> Result<ObjectList<T>, ApiError> {
+        let params = ListParams { limit: Some(limit), continue_token, ..self.params.clone() };
+        client.list_at(self.accept[0], &(self.path.clone() + &query(&params, &[]))).await
     }
 
     pub(crate) async fn watch<T: Seen>(self: Arc<Self>, client: Client, from: String) -> Result<Watcher<T>, ApiError> {
-        client.watch_at(self.accept, &self.path, &self.params, &from).await
+        client.watch_at(self.accept[1], &self.path, &self.params, &from).await
     }
 }

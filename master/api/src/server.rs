@@ -248,7 +248,7 @@ impl ApiServer {
         };
         let response = answer.unwrap_or_else(|error| respond(&error));
         self.inner.metrics.count(&about, response.status().as_u16(), began.elapsed());
-        let mut response = encoding::finish(response, wishes).await;
+        let mut response = encoding::finish(response, wishes);
         if head {
             if let Some(size) = response.body().size_hint().exact() {
                 response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(size));

@@ -71,6 +71,19 @@ impl Selector {
         self.fields.iter().find(|field| field.equal && field.label == label).map(|field| field.value.as_str())
     }
 
+    /// Whether an object may be selected, by its bytes: false only where a value that it must have is not in them. To
+    /// look for one costs a fiftieth of reading an object.
+    pub fn may_match(&self, stored: &[u8]) -> bool {
+        let labels = self.labels.iter().filter_map(|label| match label {
+            Label::In(_, values) => values.first().filter(|_| values.len() == 1),
+            Label::NotIn(..) | Label::Exists(_) | Label::Absent(_) | Label::Greater(..) | Label::Less(..) => None,
+        });
+        // What isn't there compares as `false`, and numbers and switches have no quotes.
+        let fields = self.fields.iter().filter(|field| field.equal && field.value != "false").map(|field| &field.value);
+        let plain = |value: &&String| !value.contains(['"', '\\']) && !value.contains(char::is_control);
+        labels.chain(fields).filter(plain).all(|value| memchr::memmem::find(stored, value.as_bytes()).is_some())
+    }
+
     /// Whether an object (in stored form) is selected.
     pub fn matches(&self, stored: &Value) -> bool {
         let labels = stored.pointer("/metadata").and_then(Value::as_object).and_then(|meta| object(meta, "labels"));
@@ -292,7 +305,19 @@ mod tests {
         let mut kind = Kind::of::<Pod>(true);
         kind.selectable = &[("spec.nodeName", "/spec/nodeName")];
         let object = json!({"metadata": {"name": "p", "labels": {"a": "1", "b/c": "x"}}, "spec": {"nodeName": "n"}});
-        Selector::parse(&kind, labels, fields).unwrap().matches(&object)
+        let selector = Selector::parse(&kind, labels, fields).unwrap();
+        let matches = selector.matches(&object);
+        assert!(!matches || selector.may_match(object.to_string().as_bytes()), "{labels} {fields}");
+        matches
+    }
+
+    #[test]
+    fn what_has_not_the_value_is_seen_by_its_bytes() {
+        let kind = Kind::of::<Pod>(true);
+        let bytes = br#"{"metadata":{"name":"p","labels":{"app":"web"}},"spec":{"unschedulable":true}}"#;
+        let may = |labels, fields| Selector::parse(&kind, labels, fields).unwrap().may_match(bytes);
+        assert!(may("", "") && may("app=web", "") && may("app!=x,!z", "metadata.name!=q") && may("app in (x,y)", ""));
+        assert!(!may("app=db", "") && !may("", "metadata.name=q"));
     }
 
     #[test]

@@ -18,6 +18,9 @@ pub(crate) struct HistoryLimits {
     pub(crate) bytes: usize,
 }
 
+/// Events of a table that keep what readers make of them: as many as come while a crowd of watchers is told of one.
+const NEWS: usize = 64;
+
 /// One table.
 #[derive(Debug)]
 pub(crate) struct Table {
@@ -51,6 +54,9 @@ impl Table {
             None => drop(self.entries.remove(&event.key)),
         }
         self.events.push_back(event);
+        if let Some(past) = self.events.len().checked_sub(NEWS + 1).and_then(|at| self.events.get(at)) {
+            past.pass();
+        }
     }
 
     /// Drops events until the limits hold or the floor is at `at_least`; whole transactions only.

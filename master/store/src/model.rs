@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use std::any::Any;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A point in the one order of writes. Starts at 1 (nothing written); every transaction that writes takes the next.
 pub type Revision = u64;
@@ -31,21 +31,43 @@ pub struct Event {
     pub now: Option<Entry>,
     /// The entry before; none where the key was created.
     pub before: Option<Entry>,
-    derived: OnceLock<Arc<dyn Any + Send + Sync>>,
+    derived: Mutex<Derived>,
+}
+
+/// What readers made of an event.
+#[derive(Debug)]
+enum Derived {
+    Nothing,
+    Kept(Arc<dyn Any + Send + Sync>),
+    /// The event is no news any more: what is made of it now is not kept.
+    Past,
 }
 
 impl Event {
     /// An event.
     pub fn new(revision: Revision, key: Arc<str>, now: Option<Entry>, before: Option<Entry>) -> Self {
-        Self { revision, key, now, before, derived: OnceLock::new() }
+        Self { revision, key, now, before, derived: Mutex::new(Derived::Nothing) }
     }
 
-    /// What a reader derives from the event, computed once for all watchers.
+    /// A place for what readers make of the event, one for all of them while the event is news.
     ///
-    /// Assumption: every caller derives the same type; a second type gets its own value each time.
-    pub fn derived<T: Any + Send + Sync>(&self, derive: impl Fn(&Self) -> T) -> Arc<T> {
-        let kept = self.derived.get_or_init(|| Arc::new(derive(self))).clone();
-        kept.downcast::<T>().unwrap_or_else(|_other_type| Arc::new(derive(self)))
+    /// Assumption: every caller keeps the same type; a second type gets a place of its own each time.
+    pub fn derived<T: Any + Default + Send + Sync>(&self) -> Arc<T> {
+        let mut derived = self.derived.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*derived {
+            Derived::Kept(kept) => kept.clone().downcast::<T>().unwrap_or_default(),
+            Derived::Past => Arc::default(),
+            Derived::Nothing => {
+                let fresh: Arc<T> = Arc::default();
+                *derived = Derived::Kept(fresh.clone());
+                fresh
+            }
+        }
+    }
+
+    /// The event is no news any more: what was made of it goes.
+    pub(crate) fn pass(&self) {
+        *self.derived.lock().unwrap_or_else(PoisonError::into_inner) = Derived::Past;
     }
 }
 
@@ -137,4 +159,21 @@ pub struct Listing {
     pub entries: Vec<Entry>,
     /// How many more entries match after the last one.
     pub remaining: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_news_keep_what_is_made_of_them() {
+        let event = Event::new(2, "k/a".into(), None, None);
+        let kept = event.derived::<Mutex<u8>>();
+        assert!(Arc::ptr_eq(&kept, &event.derived()));
+        assert_eq!(*event.derived::<u8>(), 0, "another type has a place of its own");
+        event.pass();
+        assert_eq!(Arc::strong_count(&kept), 1);
+        assert!(!Arc::ptr_eq(&kept, &event.derived()));
+        assert_eq!(Arc::strong_count(&kept), 1, "nothing is kept again");
+    }
 }

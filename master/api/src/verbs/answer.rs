@@ -3,7 +3,7 @@
 use super::Call;
 use crate::accept::{Accept, Form};
 use crate::error::{ApiError, Reason};
-use crate::object;
+use crate::object::{self, Extent};
 use crate::server::Body;
 use crate::table::{self, Include, Style};
 use crate::validate::Fields;
@@ -21,11 +21,11 @@ impl Call {
     pub(super) fn object_answer(&self, status: StatusCode, entry: &Entry) -> Result<Response<Body>, ApiError> {
         let accept = self.accept()?;
         if accept.form == Form::Object && !accept.yaml {
-            let (mut bytes, kept) = object::parts(&self.kind, entry)?;
-            bytes.reserve_exact(kept.len() + 1);
-            bytes.extend_from_slice(&kept);
-            bytes.push(b'\n');
-            return Ok(json_bytes(status, bytes));
+            let (head, kept) =
+                (object::head(&self.kind, Extent::Whole), object::kept(&self.kind, entry, Extent::Whole)?);
+            let revision = entry.modified.to_string();
+            let parts = [head.as_bytes(), revision.as_bytes(), b"\",", &kept, b"\n"];
+            return Ok(json_bytes(status, parts.concat()));
         }
         let bare = matches!(accept.form, Form::Table(_)) && Include::of(&self.query)? != Include::Object;
         let read = if bare { object::decode_bare } else { object::decode };

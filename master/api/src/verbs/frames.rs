@@ -3,17 +3,52 @@
 use super::Call;
 use crate::accept::Form;
 use crate::error::{ApiError, Reason};
-use crate::object;
+use crate::object::{self, Extent};
+use crate::registry::Kind;
 use crate::table::{self, Include, Style};
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use master_store::{Entry, Revision};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Marks the bookmark after the initial events (KEP 3157).
 const INITIAL_END: &str = "k8s.io/initial-events-end";
-/// Objects from this size on are sent from the store's own bytes, without a copy for each watcher.
-const SHARED: usize = 4096;
+/// Objects from this size on are sent from the store's own bytes; of smaller ones a line is made once for all watchers.
+pub(super) const SHARED: usize = 4096;
+
+/// What follows an object in a line.
+const END: &[u8] = b"}\n";
+/// Lines of one event that are kept for other watchers: versions of the kind times forms.
+const LINES: usize = 4;
+
+/// Lines that were made of one event, for all its watchers.
+#[derive(Debug, Default)]
+pub(super) struct Lines(Mutex<Vec<Line>>);
+
+#[derive(Debug)]
+struct Line {
+    kind: Arc<Kind>,
+    what: &'static str,
+    extent: Extent,
+    bytes: Bytes,
+}
+
+impl Lines {
+    /// The line, made where nobody made it before.
+    fn get(&self, (kind, what, extent): (&Arc<Kind>, &'static str, Extent), make: impl FnOnce() -> Bytes) -> Bytes {
+        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = |line: &&Line| line.what == what && line.extent == extent && Arc::ptr_eq(&line.kind, kind);
+        if let Some(line) = lines.iter().find(same) {
+            return line.bytes.clone();
+        }
+        let bytes = make();
+        if lines.len() < LINES {
+            lines.push(Line { kind: kind.clone(), what, extent, bytes: bytes.clone() });
+        }
+        bytes
+    }
+}
 
 /// Writes lines for one watch.
 #[derive(Debug)]
@@ -43,48 +78,48 @@ impl Frames {
     pub(super) fn event(
         &mut self,
         call: &Call,
-        kind: &str,
-        entry: &Entry,
-        revision: Revision,
+        what: &'static str,
+        (entry, revision): (&Entry, Revision),
+        lines: &Lines,
         into: &mut VecDeque<Bytes>,
     ) -> Result<(), ApiError> {
-        let start = format!(r#"{{"type":"{kind}","object":"#);
-        let Some(value) = self.shaped(call, entry, revision)? else {
-            let (head, kept) = object::parts_at(&call.kind, entry, revision)?;
-            let shared = kept.len() >= SHARED;
-            let mut line = BytesMut::with_capacity(start.len() + head.len() + 2 + if shared { 0 } else { kept.len() });
-            line.put_slice(start.as_bytes());
-            line.put_slice(&head);
-            if shared {
-                into.push_back(line.freeze());
-                into.push_back(kept);
-                into.push_back(Bytes::from_static(b"}\n"));
-            } else {
-                line.put_slice(&kept);
-                line.put_slice(b"}\n");
-                into.push_back(line.freeze());
+        let extent = match self.form {
+            // A single object is no list: it comes as it is, as upstream has it.
+            Form::Object | Form::PartialList(_) => Extent::Whole,
+            Form::Partial(version) => Extent::Metadata(version),
+            Form::Table(version) => {
+                let value = self.row(call, version, entry, revision)?;
+                into.push_back(Bytes::from(format!("{{\"type\":\"{what}\",\"object\":{value}}}\n")));
+                return Ok(());
             }
-            return Ok(());
         };
-        into.push_back(Bytes::from(format!("{start}{value}}}\n")));
+        let kept = object::kept(&call.kind, entry, extent)?;
+        let make = || format!(r#"{{"type":"{what}","object":{}{revision}","#, object::head(&call.kind, extent));
+        if kept.len() < SHARED {
+            into.push_back(
+                lines
+                    .get((&call.kind, what, extent), || [make().as_bytes(), &kept, extent.tail(), END].concat().into()),
+            );
+        } else {
+            into.extend([make().into(), kept, Bytes::from_static(extent.tail()), Bytes::from_static(END)]);
+        }
         Ok(())
     }
 
-    /// The object in another form than its own; none where it is sent as it is.
-    fn shaped(&mut self, call: &Call, entry: &Entry, revision: Revision) -> Result<Option<Value>, ApiError> {
-        let entry = || Entry { modified: revision, ..entry.clone() };
-        match self.form {
-            // A single object is no list: it comes as it is, as upstream has it.
-            Form::Object | Form::PartialList(_) => Ok(None),
-            Form::Partial(version) => Ok(Some(table::partial(&object::decode(&call.kind, &entry())?, version))),
-            Form::Table(version) => {
-                let metadata = json!({"resourceVersion": revision.to_string()});
-                let style = Style { version, include: self.include, headings: self.headings };
-                self.headings = false;
-                let read = if self.include == Include::Object { object::decode } else { object::decode_bare };
-                table::table(&call.kind, style, [read(&call.kind, &entry())], &metadata).map(Some)
-            }
-        }
+    /// An object as a table of one row.
+    fn row(
+        &mut self,
+        call: &Call,
+        version: &'static str,
+        entry: &Entry,
+        revision: Revision,
+    ) -> Result<Value, ApiError> {
+        let entry = Entry { modified: revision, ..entry.clone() };
+        let metadata = json!({"resourceVersion": revision.to_string()});
+        let style = Style { version, include: self.include, headings: self.headings };
+        self.headings = false;
+        let read = if self.include == Include::Object { object::decode } else { object::decode_bare };
+        table::table(&call.kind, style, [read(&call.kind, &entry)], &metadata)
     }
 
     /// A bookmark: everything up to a revision was told, and perhaps everything that there was at the beginning.

@@ -24,8 +24,9 @@ pub(super) type Item = (u64, Bytes);
 pub(super) struct Pieces {
     /// What comes before the items; taken by the first piece.
     start: Bytes,
-    /// What each item begins with, up to its revision.
+    /// What each item begins with, up to its revision, and what it ends with.
     head: Bytes,
+    tail: &'static [u8],
     items: std::vec::IntoIter<Item>,
     first: bool,
     left: u64,
@@ -37,14 +38,14 @@ fn digits(number: u64) -> u64 {
 }
 
 impl Pieces {
-    /// A list that begins with `start`, of `items` that each begin with `head`.
-    pub(super) fn new(start: Bytes, head: Bytes, items: Vec<Item>) -> Self {
-        // Each item: the head, the revision, `",`, what is kept; and a comma before all but the first.
-        let own = head.len() as u64 + 2;
+    /// A list that begins with `start`, of `items` that each begin with `head` and end with `tail`.
+    pub(super) fn new(start: Bytes, (head, tail): (Bytes, &'static [u8]), items: Vec<Item>) -> Self {
+        // Each item: the head, the revision, `",`, what is kept, the tail; and a comma before all but the first.
+        let own = (head.len() + tail.len()) as u64 + 2;
         let all: u64 = items.iter().map(|(revision, kept)| own + digits(*revision) + kept.len() as u64).sum();
         let commas = (items.len() as u64).saturating_sub(1);
         let left = start.len() as u64 + all + commas + END.len() as u64;
-        Self { start, head, items: items.into_iter(), first: true, left }
+        Self { start, head, tail, items: items.into_iter(), first: true, left }
     }
 
     /// As a body.
@@ -67,6 +68,7 @@ impl Pieces {
             // Writing to memory doesn't fail.
             let _infallible = write!(piece, "{revision}\",");
             piece.put_slice(&kept);
+            piece.put_slice(self.tail);
         }
         self.left = self.left.saturating_sub(piece.len() as u64);
         piece.freeze()
@@ -98,12 +100,12 @@ mod tests {
     use super::*;
     use http_body::Body as _;
 
-    async fn whole(count: u64, size: usize) -> (u64, Bytes) {
-        let kept = Bytes::from(format!("\"pad\":\"{}\"}}}}", "x".repeat(size)));
+    async fn whole(count: u64, size: usize, tail: &'static [u8]) -> (u64, Bytes) {
+        let kept = Bytes::from(format!("\"pad\":\"{}\"}}", "x".repeat(size)));
         let items = (0..count).map(|number| (number * number * 97, kept.clone())).collect();
         let start = Bytes::from_static(br#"{"items":["#);
         let head = Bytes::from_static(br#"{"metadata":{"resourceVersion":""#);
-        let pieces = Pieces::new(start, head, items);
+        let pieces = Pieces::new(start, (head, tail), items);
         let said = pieces.size_hint().exact().unwrap();
         (said, pieces.collect().await.unwrap().to_bytes())
     }
@@ -111,7 +113,7 @@ mod tests {
     #[tokio::test]
     async fn lists_of_any_size_are_whole_and_as_long_as_said() {
         for (count, size) in [(0, 0), (1, 0), (2, 10), (70, 1000), (1000, 1500), (3, 200_000)] {
-            let (said, bytes) = whole(count, size).await;
+            let (said, bytes) = whole(count, size, b"}").await;
             assert_eq!(said, bytes.len() as u64, "{count} items of {size}");
             let value: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
             let items = value["items"].as_array().unwrap();

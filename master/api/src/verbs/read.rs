@@ -6,7 +6,7 @@ use super::pieces::Pieces;
 use super::{Call, store_error};
 use crate::accept::Form;
 use crate::error::{ApiError, Reason};
-use crate::object;
+use crate::object::{self, Extent};
 use crate::selector::Selector;
 use crate::server::Body;
 use crate::table::{self, Include, Style};
@@ -71,10 +71,10 @@ impl Call {
 
 /// Whether a stored object is selected.
 pub(super) fn matches(entry: &Entry, selector: &Selector) -> Result<bool, ApiError> {
-    if selector.is_empty() {
-        return Ok(true);
+    if !selector.may_match(&entry.value) {
+        return Ok(false);
     }
-    Ok(selector.matches(&Value::Object(object::stored(entry)?)))
+    Ok(selector.is_empty() || selector.matches(&Value::Object(object::stored(entry)?)))
 }
 
 /// Many objects.
@@ -94,9 +94,8 @@ pub(super) fn answer(call: &Call, page: &Page) -> Result<Response<Body>, ApiErro
     };
     let objects = page.entries.iter().map(|entry| read(&call.kind, entry));
     let list = match accept.form {
-        Form::Object if !accept.yaml => {
-            return list_bytes(call, &page.entries, &metadata);
-        }
+        Form::Object if !accept.yaml => return list_bytes(call, page, Extent::Whole),
+        Form::PartialList(version) if !accept.yaml => return list_bytes(call, page, Extent::Metadata(version)),
         Form::Object => {
             let items = objects.collect::<Result<Vec<_>, _>>()?;
             let (kind, version) = (format!("{}List", call.kind.kind), call.kind.api_version());
@@ -122,12 +121,18 @@ pub(super) fn answer(call: &Call, page: &Page) -> Result<Response<Body>, ApiErro
 }
 
 /// A list's JSON, put together from the stored bytes.
-fn list_bytes(call: &Call, entries: &[Entry], metadata: &Value) -> Result<Response<Body>, ApiError> {
-    let (kind, version) = (&call.kind.kind, call.kind.api_version());
+fn list_bytes(call: &Call, page: &Page, extent: Extent) -> Result<Response<Body>, ApiError> {
+    let own = call.kind.api_version();
+    let (kind, version) = match extent {
+        Extent::Whole => (call.kind.kind.as_str(), own.as_str()),
+        Extent::Metadata(version) => ("PartialObjectMetadata", version),
+    };
+    let metadata = page.metadata();
     let start = format!(r#"{{"kind":"{kind}List","apiVersion":"{version}","metadata":{metadata},"items":["#);
-    let kept = |entry: &Entry| Ok((entry.modified, object::kept(&call.kind, entry)?));
-    let items = entries.iter().map(kept).collect::<Result<Vec<_>, ApiError>>()?;
+    let kept = |entry: &Entry| Ok((entry.modified, object::kept(&call.kind, entry, extent)?));
+    let items = page.entries.iter().map(kept).collect::<Result<Vec<_>, ApiError>>()?;
+    let around = (object::head(&call.kind, extent).into(), extent.tail());
     let mut response = json_bytes(StatusCode::OK, Vec::new());
-    *response.body_mut() = Pieces::new(start.into(), object::head(&call.kind).into(), items).body();
+    *response.body_mut() = Pieces::new(start.into(), around, items).body();
     Ok(response)
 }

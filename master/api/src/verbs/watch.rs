@@ -4,7 +4,7 @@
 //! limit, when the server drains, when its caller lands on the deny list, and when it fell behind history
 //! (with an `ERROR` event that says so).
 
-use super::frames::{Frames, error_line};
+use super::frames::{Frames, Lines, SHARED, error_line};
 use super::page::META;
 use super::read::{matches, revision};
 use super::{Call, store_error};
@@ -13,16 +13,16 @@ use crate::metrics::LongRunning;
 use crate::selector::Selector;
 use crate::server::{Body, BodyError};
 use crate::validate::{At, Faults};
-use bytes::Bytes;
+use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::stream;
 use http::{HeaderValue, Response, header};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
-use master_store::{Batch, Entry, Event, ListQuery, StoreError, WatchStream};
+use master_store::{Batch, Entry, Event, ListQuery, Revision, StoreError, WatchStream};
 use serde_json::{Map, Value, json};
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::Instant;
@@ -36,6 +36,9 @@ const LIFE: Duration = Duration::from_secs(1800);
 /// Longest life that can be asked for; longer ones are cut to it.
 const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
 
+/// Bytes that are told at once, about: one TLS record.
+const PIECE: usize = 16 << 10;
+
 /// What selectors look at, of both sides of an event: computed once for all watchers. Kinds that share a table
 /// have the same selectable fields in stored form, under whatever labels.
 #[derive(Debug)]
@@ -44,10 +47,21 @@ struct Sides {
     before: Option<Value>,
 }
 
+/// What watchers make of an event.
+#[derive(Debug, Default)]
+struct Told {
+    sides: OnceLock<Sides>,
+    lines: Lines,
+}
+
 struct Watch {
     call: Call,
     selector: Selector,
     frames: Frames,
+    /// What there was at the beginning and is still to be told.
+    initial: std::vec::IntoIter<Entry>,
+    /// The revision as of which that is.
+    listed: Option<Revision>,
     stream: Box<dyn WatchStream>,
     ready: VecDeque<Bytes>,
     bookmarks: bool,
@@ -63,28 +77,21 @@ struct Watch {
 
 /// Opens a watch.
 pub(super) async fn watch(call: Call) -> Result<Response<Body>, ApiError> {
-    let mut frames = Frames::new(&call)?;
+    let frames = Frames::new(&call)?;
     let selector = call.selector()?;
     let permit = call.api.watch_permit(&call.peer)?;
     let initial = initial_events(&call)?;
     let asked = revision(call.query.get("resourceVersion"))?;
     let prefix = call.scope(&selector);
-    let bookmarks = call.query.on("allowWatchBookmarks");
-    let mut ready = VecDeque::new();
+    let (mut entries, mut listed) = (Vec::new(), None);
     let after = if initial {
         if let Some(asked) = asked {
             super::read::reached(&call, asked).await?;
         }
         let query = ListQuery { prefix: prefix.clone(), ..ListQuery::default() };
         let listing = call.api.inner.store.list(query).await.map_err(store_error)?;
-        for entry in &listing.entries {
-            if matches(entry, &selector)? {
-                frames.event(&call, "ADDED", entry, entry.modified, &mut ready)?;
-            }
-        }
-        if bookmarks {
-            ready.push_back(frames.bookmark(&call, listing.revision, true));
-        }
+        entries = listing.entries;
+        listed = Some(listing.revision);
         listing.revision
     } else {
         match asked {
@@ -110,9 +117,11 @@ pub(super) async fn watch(call: Call) -> Result<Response<Body>, ApiError> {
         denied,
         selector,
         frames,
+        initial: entries.into_iter(),
+        listed,
         stream,
-        ready,
-        bookmarks,
+        ready: VecDeque::new(),
+        bookmarks: call.query.on("allowWatchBookmarks"),
         next_bookmark: next_bookmark(now, deadline),
         deadline,
         ended: false,
@@ -180,20 +189,71 @@ fn answer_error(error: &ApiError) -> Response<Body> {
     answer(crate::server::body(error_line(error)))
 }
 
-/// The next frame of the body.
+/// The next frame of the body: what is ready, small things together.
 async fn step(mut watch: Watch) -> Option<(Result<Frame<Bytes>, BodyError>, Watch)> {
     loop {
-        if let Some(bytes) = watch.ready.pop_front() {
-            return Some((Ok(Frame::data(bytes)), watch));
+        watch.begin();
+        if let Some(first) = watch.ready.pop_front() {
+            return Some((Ok(Frame::data(watch.joined(first))), watch));
         }
         if watch.ended {
             return None;
         }
-        watch.wait().await;
+        if watch.listed.is_some() {
+            // Nothing of this part was selected; others get their turn before the next.
+            tokio::task::yield_now().await;
+        } else {
+            watch.wait().await;
+        }
     }
 }
 
 impl Watch {
+    /// Tells more of what there was at the beginning, as much as is taken at once.
+    fn begin(&mut self) {
+        let mut told = 0;
+        while let Some(revision) = self.listed.filter(|_| told < PIECE && !self.ended) {
+            let Some(entry) = self.initial.next() else {
+                self.listed = None;
+                if self.bookmarks {
+                    self.ready.push_back(self.frames.bookmark(&self.call, revision, true));
+                }
+                return;
+            };
+            told += entry.value.len();
+            let lines = Lines::default();
+            let outcome = matches(&entry, &self.selector).and_then(|selected| {
+                let event = (&entry, entry.modified);
+                if selected { self.frames.event(&self.call, "ADDED", event, &lines, &mut self.ready) } else { Ok(()) }
+            });
+            self.or_end(outcome);
+        }
+    }
+
+    /// What is ready, with what follows it, where both are small.
+    fn joined(&mut self, first: Bytes) -> Bytes {
+        let mut size = first.len();
+        let joins = |next: &&Bytes| {
+            size += next.len();
+            next.len() < SHARED && size <= PIECE
+        };
+        let more = if first.len() < SHARED { self.ready.iter().take_while(joins).count() } else { 0 };
+        if more == 0 {
+            return first;
+        }
+        let mut piece = BytesMut::with_capacity(PIECE);
+        piece.put(first);
+        self.ready.drain(..more).for_each(|next| piece.put(next));
+        piece.freeze()
+    }
+
+    fn or_end(&mut self, outcome: Result<(), ApiError>) {
+        if let Err(error) = outcome {
+            self.ready.push_back(error_line(&error));
+            self.ended = true;
+        }
+    }
+
     /// Waits for the next thing and makes frames of it, or ends.
     async fn wait(&mut self) {
         let draining = self.call.api.draining();
@@ -228,34 +288,39 @@ impl Watch {
 
     fn take(&mut self, batch: &Batch) {
         for event in &batch.events {
-            if let Err(error) = self.event(event) {
-                self.ready.push_back(error_line(&error));
-                self.ended = true;
-                return;
+            if !self.ended {
+                let outcome = self.event(event);
+                self.or_end(outcome);
             }
         }
     }
 
     /// An event's line: what it is depends on whether the object is and was selected.
     fn event(&mut self, event: &Event) -> Result<(), ApiError> {
+        // A name is seen in the key: nothing is read of an object that has another one.
+        let name = self.selector.exact("metadata.name");
+        if name.is_some_and(|name| event.key.rsplit('/').next() != Some(name)) {
+            return Ok(());
+        }
+        let told = event.derived::<Told>();
         let (is, was) = if self.selector.is_empty() {
             (event.now.is_some(), event.before.is_some())
         } else {
-            let sides = event.derived(|event| Sides {
+            let sides = told.sides.get_or_init(|| Sides {
                 now: event.now.as_ref().map(|entry| self.excerpt(entry)),
                 before: event.before.as_ref().map(|entry| self.excerpt(entry)),
             });
             let selected = |side: &Option<Value>| side.as_ref().is_some_and(|value| self.selector.matches(value));
             (selected(&sides.now), selected(&sides.before))
         };
-        let (kind, entry) = match (is, was, &event.now, &event.before) {
+        let (what, entry) = match (is, was, &event.now, &event.before) {
             (true, true, Some(now), _) => ("MODIFIED", now),
             (true, false, Some(now), _) => ("ADDED", now),
             (false, true, _, Some(before)) => ("DELETED", before),
             _ => return Ok(()),
         };
         self.counter.fetch_add(1, Ordering::Relaxed);
-        self.frames.event(&self.call, kind, entry, event.revision, &mut self.ready)
+        self.frames.event(&self.call, what, (entry, event.revision), &told.lines, &mut self.ready)
     }
 
     /// The parts of an object that selectors can ask for.

@@ -7,12 +7,15 @@ use crate::error::ApiError;
 use crate::object;
 use crate::server::Body;
 use crate::verbs::{Call, read, store_error};
+use futures_util::stream::{self, TryStreamExt as _};
 use http::Response;
 use jiff::Timestamp;
 use master_store::{Entry, Op, StoreError};
 
 /// Objects of one transaction.
 const BATCH: usize = 256;
+/// Objects that are deleted at once where each needs a transaction of its own.
+const TOGETHER: usize = 64;
 
 /// Deletes every object that the selectors choose.
 pub(in crate::verbs) async fn collection(call: &Call, content: Body) -> Result<Response<Body>, ApiError> {
@@ -27,7 +30,7 @@ pub(in crate::verbs) async fn collection(call: &Call, content: Body) -> Result<R
     read::answer(call, &page)
 }
 
-/// Deletes a batch in one transaction; where another writer was faster or admission adds writes, one by one.
+/// Deletes a batch in one transaction; where another writer was faster or admission adds writes, each in its own.
 async fn delete_batch(call: &Call, entries: &[Entry], options: &Options) -> Result<(), ApiError> {
     let (mut ops, mut alone) = (Vec::with_capacity(entries.len()), Vec::new());
     for entry in entries {
@@ -60,12 +63,15 @@ async fn delete_batch(call: &Call, entries: &[Entry], options: &Options) -> Resu
         Err(StoreError::Conflict { .. }) => alone = entries.iter().collect(),
         Err(error) => return Err(store_error(error)),
     }
-    for entry in alone {
-        match remove(call, &entry.key, options, &mut Vec::new()).await {
-            Ok(_) => {}
-            Err(error) if error.is_not_found() => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
+    // Together, so that the store writes them together.
+    let alone = stream::iter(alone.into_iter().map(Ok));
+    alone
+        .try_for_each_concurrent(TOGETHER, |entry| async move {
+            match remove(call, &entry.key, options, &mut Vec::new()).await {
+                Ok(_) => Ok(()),
+                Err(error) if error.is_not_found() => Ok(()),
+                Err(error) => Err(error),
+            }
+        })
+        .await
 }

@@ -1,0 +1,46 @@
+//! Values of which many are equal, kept once: what replicas of one template have in common.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Different values that are remembered.
+const MOST: usize = 32;
+
+/// The values that were seen last.
+#[derive(Debug)]
+pub struct Recent<T: ?Sized>(Mutex<VecDeque<Arc<T>>>);
+
+impl<T: ?Sized> Default for Recent<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<T: PartialEq + ?Sized> Recent<T> {
+    /// The same value, as it was seen before if it was.
+    pub fn one(&self, value: Arc<T>) -> Arc<T> {
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = seen.iter().find(|known| **known == value) {
+            return Arc::clone(known);
+        }
+        seen.truncate(MOST - 1);
+        seen.push_front(Arc::clone(&value));
+        value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_values_are_one_and_only_so_many_are_remembered() {
+        let recent = Recent::<str>::default();
+        let first = recent.one("a".into());
+        assert!(Arc::ptr_eq(&first, &recent.one("a".into())));
+        for number in 0..MOST {
+            recent.one(number.to_string().into());
+        }
+        assert!(!Arc::ptr_eq(&first, &recent.one("a".into())));
+    }
+}
