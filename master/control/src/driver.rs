@@ -16,6 +16,9 @@ use std::time::{Duration, Instant};
 const IN_FLIGHT: usize = 64;
 /// Least time between two plans: changes come in crowds.
 const PACE: Duration = Duration::from_millis(50);
+/// A controller that planned rests for so many times as long as that took: planning over a large cluster takes no more
+/// than a part of the processor, whatever happens in it.
+const REST: u32 = 30;
 /// A key that was written rests for this long, so that the write can be seen before the next plan.
 const SETTLE: Duration = Duration::from_millis(500);
 /// First wait after a failed write.
@@ -192,6 +195,14 @@ struct Rest {
 struct Turn {
     controller: Box<dyn Controller>,
     due: Option<Instant>,
+    rested: Instant,
+}
+
+impl Turn {
+    /// When it is to plan.
+    fn at(&self) -> Option<Instant> {
+        self.due.map(|due| due.max(self.rested))
+    }
 }
 
 struct Driver {
@@ -206,7 +217,7 @@ struct Driver {
 
 impl Driver {
     fn new(client: Client, options: &Options) -> Self {
-        let turn = |controller| Turn { controller, due: None };
+        let turn = |controller| Turn { controller, due: None, rested: Instant::now() };
         Self {
             recorder: Arc::new(Recorder::new(client.clone(), COMPONENT)),
             client,
@@ -229,7 +240,7 @@ impl Driver {
 
     /// When the next plan is due.
     fn wake(&self) -> Instant {
-        let due = self.turns.iter().filter_map(|turn| turn.due).min();
+        let due = self.turns.iter().filter_map(Turn::at).min();
         let far = Instant::now() + Duration::from_secs(3600);
         // Never on half a picture.
         let due = due.filter(|_| self.unseen.is_empty()).unwrap_or(far);
@@ -245,11 +256,14 @@ impl Driver {
         self.planned = Some(now.instant);
         for index in 0..self.turns.len() {
             let turn = &mut self.turns[index];
-            if turn.due.is_none_or(|due| due > now.instant) {
+            if turn.at().is_none_or(|at| at > now.instant) {
                 continue;
             }
+            let began = Instant::now();
             let plan = turn.controller.plan(&self.observed, now);
-            tracing::trace!(controller = turn.controller.name(), writes = plan.writes.len(), "planned");
+            let took = began.elapsed();
+            turn.rested = began + took * REST;
+            tracing::trace!(controller = turn.controller.name(), writes = plan.writes.len(), ?took, "planned");
             let mut due = plan.again.map(|again| now.instant + again);
             for write in plan.writes {
                 let subject = write.subject();

@@ -1,8 +1,8 @@
 //! What the controllers follow: a list and a watch for each kind, and one stream of what changes.
 
 use crate::garbage::ResourceId;
-use crate::observe::{Kind, LEASES, Observed};
-use crate::{bootstrap_signer, bootstrap_tokens};
+use crate::observe::{Kind, LEASES, Observed, apply};
+use crate::{bootstrap_signer, bootstrap_tokens, read};
 use futures_util::stream::{self, BoxStream, SelectAll, StreamExt};
 use master_api::client::Object;
 use master_api::{Change, Client, Follower, ListParams, Partial, Resource, Seen};
@@ -22,24 +22,43 @@ impl Followers {
         let mut all = Self { client, changes: SelectAll::new() };
         let every = ListParams::default;
         let with = |fields: String| ListParams { fields: Some(fields), ..ListParams::default() };
-        all.typed(Kind::Node, None, every(), Observed::node);
-        all.typed(Kind::Lease, Some(LEASES), every(), Observed::lease);
-        all.typed(Kind::Pod, None, every(), Observed::pod);
-        all.typed(Kind::Namespace, None, every(), Observed::namespace);
-        all.typed(Kind::ServiceAccount, None, every(), Observed::service_account);
-        all.typed(Kind::Event, None, every(), Observed::event);
-        all.typed(Kind::Request, None, every(), Observed::request);
+        all.typed(Kind::Node, None, every(), read::node, |observed, change| apply(change, &mut observed.nodes));
+        all.typed(Kind::Lease, Some(LEASES), every(), read::lease, |observed, change| {
+            apply(change, &mut observed.leases);
+        });
+        let common = read::Common::default();
+        all.typed(Kind::Pod, None, every(), move |pod| read::pod(pod, &common), Observed::pod);
+        all.typed(Kind::Namespace, None, every(), read::namespace, |observed, change| {
+            apply(change, &mut observed.namespaces);
+        });
+        all.typed(Kind::ServiceAccount, None, every(), read::service_account, Observed::service_account);
+        all.typed(Kind::Event, None, every(), read::event, |observed, change| apply(change, &mut observed.events));
+        all.typed(Kind::Request, None, every(), read::request, |observed, change| {
+            apply(change, &mut observed.requests);
+        });
         let name = format!("metadata.name={}", crate::root_ca::NAME);
-        all.typed(Kind::RootCa, None, with(name), Observed::root_ca);
+        all.typed(Kind::RootCa, None, with(name), read::root_ca, |observed, change| {
+            apply(change, &mut observed.root_cas);
+        });
         let tokens = format!("type={}", bootstrap_tokens::TYPE);
-        all.typed(Kind::BootstrapToken, Some(bootstrap_tokens::NAMESPACE), with(tokens), Observed::bootstrap_token);
+        let namespace = Some(bootstrap_tokens::NAMESPACE);
+        all.typed(Kind::BootstrapToken, namespace, with(tokens), read::bootstrap_token, |observed, change| {
+            apply(change, &mut observed.bootstrap_tokens);
+        });
         let tokens = format!("type={}", crate::account_tokens::TYPE);
-        all.typed(Kind::AccountToken, None, with(tokens), Observed::account_token);
-        all.typed(Kind::Quota, None, every(), Observed::quota);
+        all.typed(Kind::AccountToken, None, with(tokens), read::account_token, |observed, change| {
+            apply(change, &mut observed.account_tokens);
+        });
+        all.typed(Kind::Quota, None, every(), read::quota, |observed, change| apply(change, &mut observed.quotas));
         let name = format!("metadata.name={}", bootstrap_signer::NAME);
-        all.typed(Kind::ClusterInfo, Some(bootstrap_signer::NAMESPACE), with(name), Observed::cluster_info);
-        all.typed(Kind::ServiceRange, None, every(), Observed::service_range);
-        all.typed(Kind::ClusterRole, None, every(), Observed::cluster_role);
+        let namespace = Some(bootstrap_signer::NAMESPACE);
+        all.typed(Kind::ClusterInfo, namespace, with(name), read::cluster_info, Observed::cluster_info);
+        all.typed(Kind::ServiceRange, None, every(), read::service_range, |observed, change| {
+            apply(change, &mut observed.service_ranges);
+        });
+        all.typed(Kind::ClusterRole, None, every(), read::cluster_role, |observed, change| {
+            apply(change, &mut observed.cluster_roles);
+        });
         all
     }
 
@@ -58,23 +77,24 @@ impl Followers {
         self.changes.next().await
     }
 
-    fn typed<T: Object>(
+    fn typed<T: Object, V: Send + 'static>(
         &mut self,
         kind: Kind,
         namespace: Option<&str>,
         params: ListParams,
-        take: fn(&mut Observed, Change<T>),
+        read: impl Fn(T) -> V + Send + Sync + 'static,
+        take: fn(&mut Observed, Change<V>),
     ) {
-        self.changes.push(changes(kind, Follower::new(self.client.clone(), namespace, params), take));
+        self.changes.push(changes(kind, Follower::reading(self.client.clone(), namespace, params, read), take));
     }
 }
 
-fn changes<T: Seen>(
+fn changes<T: Seen, V: Send + 'static>(
     kind: Kind,
-    follower: Follower<T>,
-    take: impl Fn(&mut Observed, Change<T>) + Copy + Send + 'static,
+    follower: Follower<T, V>,
+    take: impl Fn(&mut Observed, Change<V>) + Copy + Send + 'static,
 ) -> BoxStream<'static, (Kind, Taken)> {
-    let next = move |mut follower: Follower<T>| async move {
+    let next = move |mut follower: Follower<T, V>| async move {
         let change = follower.next().await;
         let taken: Taken = Box::new(move |observed: &mut Observed| take(observed, change));
         Some(((kind, taken), follower))

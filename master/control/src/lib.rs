@@ -41,6 +41,7 @@ mod node_lifecycle;
 pub mod observe;
 mod pod_gc;
 mod quota;
+mod read;
 mod root_ca;
 mod service_account;
 mod service_ranges;

@@ -63,10 +63,11 @@ impl Controller for NodeLifecycle {
             } else {
                 plan.writes.extend(silent(name, node, lease, now.wall));
             }
-            plan.writes.extend(observed.pods_on(name).filter_map(|(key, pod)| {
-                let stale = pod.ready && node.status("Ready") == "Unknown" && node.condition("Ready").is_some();
-                stale.then(|| Write::PodNotReady { key: key.clone(), uid: pod.uid.clone() })
-            }));
+            if node.condition("Ready").is_some_and(|ready| ready.status == "Unknown") {
+                let stale = observed.pods_on(name).filter(|(_, pod)| pod.ready);
+                let stale = stale.map(|(key, pod)| Write::PodNotReady { key: key.clone(), uid: pod.uid.clone() });
+                plan.writes.extend(stale);
+            }
         }
         self.taint(observed, now, &mut plan);
         plan
@@ -83,11 +84,14 @@ impl NodeLifecycle {
     fn silence(&mut self, name: &str, node: &NodeFacts, lease: Option<Timestamp>, now: Instant) -> Duration {
         let ready = node.condition("Ready");
         let heartbeat = ready.and_then(|ready| ready.last_heartbeat_time.as_ref()).map(|time| time.0);
-        let sign = self.signs.entry(name.to_owned()).or_insert(Sign { lease, heartbeat, seen: now });
-        if (sign.lease, sign.heartbeat) != (lease, heartbeat) {
-            *sign = Sign { lease, heartbeat, seen: now };
+        match self.signs.get_mut(name) {
+            Some(sign) if (sign.lease, sign.heartbeat) == (lease, heartbeat) => {
+                return now.saturating_duration_since(sign.seen);
+            }
+            Some(sign) => *sign = Sign { lease, heartbeat, seen: now },
+            None => drop(self.signs.insert(name.to_owned(), Sign { lease, heartbeat, seen: now })),
         }
-        now.saturating_duration_since(sign.seen)
+        Duration::ZERO
     }
 
     /// Taints by what is known of each node; those that empty a node of pods one after another.

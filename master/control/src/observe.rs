@@ -4,13 +4,7 @@ pub use crate::bootstrap_signer::{ClusterInfo, SigningToken};
 use crate::garbage::{Graph, ResourceId};
 pub use crate::service_ranges::RangeFacts;
 use config_kube::identity::NODE_LEASE_NAMESPACE;
-use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
-use config_kube::k8s_openapi::api::coordination::v1::Lease;
-use config_kube::k8s_openapi::api::core::v1::{
-    ConfigMap, Event, Namespace, Node, NodeCondition, Pod, ResourceQuota, Secret, ServiceAccount, Taint, Toleration,
-};
-use config_kube::k8s_openapi::api::networking::v1::ServiceCIDR;
-use config_kube::k8s_openapi::api::rbac::v1::ClusterRole;
+use config_kube::k8s_openapi::api::core::v1::{NodeCondition, Taint, Toleration};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use jiff::Timestamp;
 use master_api::{Change, Meta, Partial, Resource};
@@ -114,19 +108,6 @@ pub struct NodeFacts {
 }
 
 impl NodeFacts {
-    fn of(node: &Node) -> Self {
-        let spec = node.spec.as_ref();
-        let (uid, version) = identity(&node.metadata);
-        Self {
-            uid,
-            version,
-            created: created(&node.metadata),
-            cordoned: spec.and_then(|spec| spec.unschedulable).unwrap_or(false),
-            taints: spec.and_then(|spec| spec.taints.clone()).unwrap_or_default(),
-            conditions: node.status.as_ref().and_then(|status| status.conditions.clone()).unwrap_or_default(),
-        }
-    }
-
     /// A condition by its type.
     pub fn condition(&self, kind: &str) -> Option<&NodeCondition> {
         self.conditions.iter().find(|condition| condition.type_ == kind)
@@ -148,48 +129,23 @@ pub struct PodFacts {
     /// When it is to be gone, where it is being deleted.
     pub deleted: Option<Timestamp>,
     /// The node that it is bound to; empty where it is not.
-    pub node: String,
+    pub node: Arc<str>,
     /// Phase; `Pending` where there is none yet.
-    pub phase: String,
+    pub phase: Arc<str>,
     /// Whether it counts as ready.
     pub ready: bool,
     /// Whether it is of the kubelet's own making.
     pub mirror: bool,
     /// Its tolerations of taints that drive pods out.
-    pub tolerations: Vec<Toleration>,
+    pub tolerations: Arc<[Toleration]>,
     /// Names of the volume claims that it uses.
     pub claims: Vec<String>,
 }
 
 impl PodFacts {
-    fn of(pod: &Pod) -> Self {
-        let spec = pod.spec.as_ref();
-        let status = pod.status.as_ref();
-        let annotations = pod.metadata.annotations.as_ref();
-        let ready = |condition: &config_kube::k8s_openapi::api::core::v1::PodCondition| {
-            condition.type_ == "Ready" && condition.status == "True"
-        };
-        let drives_out =
-            |toleration: &&Toleration| !matches!(toleration.effect.as_deref(), Some("NoSchedule" | "PreferNoSchedule"));
-        Self {
-            uid: identity(&pod.metadata).0,
-            created: created(&pod.metadata),
-            deleted: pod.metadata.deletion_timestamp.as_ref().map(|time| time.0),
-            node: spec.and_then(|spec| spec.node_name.clone()).unwrap_or_default(),
-            phase: status.and_then(|status| status.phase.clone()).unwrap_or_else(|| "Pending".to_owned()),
-            ready: status.and_then(|status| status.conditions.as_ref()).is_some_and(|list| list.iter().any(ready)),
-            mirror: annotations.is_some_and(|list| list.contains_key("kubernetes.io/config.mirror")),
-            tolerations: spec
-                .and_then(|spec| spec.tolerations.as_ref())
-                .map(|list| list.iter().filter(drives_out).cloned().collect())
-                .unwrap_or_default(),
-            claims: crate::in_use::claims(pod),
-        }
-    }
-
     /// Whether its containers will never run again.
     pub fn ended(&self) -> bool {
-        matches!(self.phase.as_str(), "Succeeded" | "Failed")
+        matches!(&*self.phase, "Succeeded" | "Failed")
     }
 }
 
@@ -202,17 +158,6 @@ pub struct NamespaceFacts {
     pub terminating: bool,
     /// Whether the content is still to be deleted.
     pub unfinished: bool,
-}
-
-impl NamespaceFacts {
-    fn of(namespace: &Namespace) -> Self {
-        let finalizers = namespace.spec.as_ref().and_then(|spec| spec.finalizers.as_ref());
-        Self {
-            uid: identity(&namespace.metadata).0,
-            terminating: namespace.metadata.deletion_timestamp.is_some(),
-            unfinished: finalizers.is_some_and(|list| list.iter().any(|name| name == crate::namespace::FINALIZER)),
-        }
-    }
 }
 
 /// An object that goes at a time.
@@ -309,20 +254,20 @@ pub struct Observed {
     pub volumes_going: BTreeMap<String, String>,
     /// Namespaces in which something that a quota counts may have become free, and how often it did.
     pub released: BTreeMap<String, u64>,
-    pods: BTreeMap<Key, PodFacts>,
-    by_node: HashMap<String, BTreeSet<Key>>,
+    pods: BTreeMap<Arc<Key>, PodFacts>,
+    by_node: HashMap<Arc<str>, BTreeSet<Arc<Key>>>,
 }
 
 impl Observed {
     /// All pods.
     pub fn pods(&self) -> impl Iterator<Item = (&Key, &PodFacts)> {
-        self.pods.iter()
+        self.pods.iter().map(|(key, pod)| (&**key, pod))
     }
 
     /// The pods that are bound to a node.
     pub fn pods_on(&self, node: &str) -> impl Iterator<Item = (&Key, &PodFacts)> {
         let keys = self.by_node.get(node).into_iter().flatten();
-        keys.filter_map(|key| self.pods.get(key).map(|pod| (key, pod)))
+        keys.filter_map(|key| self.pods.get(key).map(|pod| (&**key, pod)))
     }
 
     /// Sets what is known of a pod, or that it is gone.
@@ -339,9 +284,12 @@ impl Observed {
                 self.by_node.remove(&before.node);
             }
         }
-        if let Some(pod) = pod {
+        if let Some(mut pod) = pod {
+            let key = Arc::new(key);
             if !pod.node.is_empty() {
-                self.by_node.entry(pod.node.clone()).or_default().insert(key.clone());
+                let known = self.by_node.get_key_value(&pod.node).map(|(node, _)| Arc::clone(node));
+                pod.node = known.unwrap_or(pod.node);
+                self.by_node.entry(Arc::clone(&pod.node)).or_default().insert(Arc::clone(&key));
             }
             self.pods.insert(key, pod);
         }
@@ -447,114 +395,37 @@ impl Observed {
         }
     }
 
-    pub(crate) fn root_ca(&mut self, change: Change<ConfigMap>) {
-        apply(change, &mut self.root_cas, |map| {
-            (map.metadata.namespace.clone().unwrap_or_default(), fingerprint(crate::root_ca::content(map)))
-        });
-    }
-
-    pub(crate) fn bootstrap_token(&mut self, change: Change<Secret>) {
-        apply(change, &mut self.bootstrap_tokens, |secret| {
-            let data = secret.data.as_ref().and_then(|data| data.get("expiration"));
-            let expires = data.and_then(|text| std::str::from_utf8(&text.0).ok()?.trim().parse().ok());
-            let signing = crate::bootstrap_signer::signing(secret);
-            (Key::of(&secret.metadata), TokenFacts { uid: identity(&secret.metadata).0, expires, signing })
-        });
-    }
-
-    pub(crate) fn cluster_info(&mut self, change: Change<ConfigMap>) {
+    pub(crate) fn cluster_info(&mut self, change: Change<ClusterInfo>) {
         self.cluster_info = match change {
-            Change::Listed(all) => all.first().map(crate::bootstrap_signer::info),
-            Change::Set(map) => Some(crate::bootstrap_signer::info(&map)),
+            Change::Listed(all) => all.into_iter().next(),
+            Change::Set(info) => Some(info),
             Change::Gone(_) => None,
         };
     }
 
-    pub(crate) fn service_range(&mut self, change: Change<ServiceCIDR>) {
-        apply(change, &mut self.service_ranges, |range| {
-            (range.metadata.name.clone().unwrap_or_default(), crate::service_ranges::facts(range))
-        });
-    }
-
-    pub(crate) fn account_token(&mut self, change: Change<Secret>) {
-        apply(change, &mut self.account_tokens, |secret| {
-            let (filled, root) = crate::account_tokens::content(secret);
-            let annotations = secret.metadata.annotations.as_ref();
-            let account = annotations.and_then(|all| all.get(crate::account_tokens::ACCOUNT)).cloned();
-            let (uid, account, root) = (identity(&secret.metadata).0, account.unwrap_or_default(), fingerprint(&root));
-            (Key::of(&secret.metadata), AccountTokenFacts { uid, account, filled, root })
-        });
-    }
-
-    pub(crate) fn quota(&mut self, change: Change<ResourceQuota>) {
-        apply(change, &mut self.quotas, |quota| {
-            let wanted = quota.spec.as_ref().and_then(|spec| spec.hard.clone()).unwrap_or_default();
-            let status = quota.status.as_ref();
-            let hard = status.and_then(|status| status.hard.clone()).unwrap_or_default();
-            let used = status.and_then(|status| status.used.as_ref());
-            let counted = hard.keys().all(|name| used.is_some_and(|used| used.contains_key(name)));
-            (Key::of(&quota.metadata), QuotaFacts { settled: wanted == hard && counted })
-        });
-    }
-
-    pub(crate) fn cluster_role(&mut self, change: Change<ClusterRole>) {
-        apply(change, &mut self.cluster_roles, |role| {
-            let (_, version) = identity(&role.metadata);
-            let plain = serde_json::to_value(role).and_then(serde_json::from_value::<Role>);
-            (role.metadata.name.clone().unwrap_or_default(), (plain.unwrap_or_default(), version))
-        });
-    }
-
-    pub(crate) fn node(&mut self, change: Change<Node>) {
-        apply(change, &mut self.nodes, |node| (node.metadata.name.clone().unwrap_or_default(), NodeFacts::of(node)));
-    }
-
-    pub(crate) fn lease(&mut self, change: Change<Lease>) {
-        apply(change, &mut self.leases, |lease| {
-            let renewed = lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref()).map(|time| time.0);
-            (lease.metadata.name.clone().unwrap_or_default(), renewed)
-        });
-    }
-
-    pub(crate) fn pod(&mut self, change: Change<Pod>) {
+    pub(crate) fn pod(&mut self, change: Change<(Key, PodFacts)>) {
         match change {
             Change::Listed(pods) => {
                 (self.pods, self.by_node) = Default::default();
-                for pod in &pods {
-                    self.set_pod(Key::of(&pod.metadata), Some(PodFacts::of(pod)));
+                for (key, pod) in pods {
+                    self.set_pod(key, Some(pod));
                 }
             }
-            Change::Set(pod) => self.set_pod(Key::of(&pod.metadata), Some(PodFacts::of(&pod))),
-            Change::Gone(pod) => self.set_pod(Key::of(&pod.metadata), None),
+            Change::Set((key, pod)) => self.set_pod(key, Some(pod)),
+            Change::Gone((key, _)) => self.set_pod(key, None),
         }
     }
 
-    pub(crate) fn namespace(&mut self, change: Change<Namespace>) {
-        apply(change, &mut self.namespaces, |n| (n.metadata.name.clone().unwrap_or_default(), NamespaceFacts::of(n)));
-    }
-
-    pub(crate) fn service_account(&mut self, change: Change<ServiceAccount>) {
+    pub(crate) fn service_account(&mut self, change: Change<Key>) {
         match change {
-            Change::Listed(all) => {
-                self.service_accounts = all.iter().map(|account| Key::of(&account.metadata)).collect();
+            Change::Listed(all) => self.service_accounts = all.into_iter().collect(),
+            Change::Set(key) => {
+                self.service_accounts.insert(key);
             }
-            Change::Set(account) => {
-                self.service_accounts.insert(Key::of(&account.metadata));
-            }
-            Change::Gone(account) => {
-                self.service_accounts.remove(&Key::of(&account.metadata));
+            Change::Gone(key) => {
+                self.service_accounts.remove(&key);
             }
         }
-    }
-
-    pub(crate) fn event(&mut self, change: Change<Event>) {
-        apply(change, &mut self.events, |event| (Key::of(&event.metadata), expiring(event)));
-    }
-
-    pub(crate) fn request(&mut self, change: Change<CertificateSigningRequest>) {
-        apply(change, &mut self.requests, |request| {
-            (request.metadata.name.clone().unwrap_or_default(), facts(request))
-        });
     }
 }
 
@@ -568,47 +439,11 @@ pub(crate) fn fingerprint(text: &str) -> u64 {
     hasher.finish()
 }
 
-fn apply<T, K: Ord, V>(change: Change<T>, map: &mut BTreeMap<K, V>, entry: impl Fn(&T) -> (K, V)) {
+/// Takes a change into a map.
+pub(crate) fn apply<K: Ord, V>(change: Change<(K, V)>, map: &mut BTreeMap<K, V>) {
     match change {
-        Change::Listed(all) => *map = all.iter().map(entry).collect(),
-        Change::Set(object) => {
-            let (key, value) = entry(&object);
-            map.insert(key, value);
-        }
-        Change::Gone(object) => {
-            map.remove(&entry(&object).0);
-        }
-    }
-}
-
-fn identity(meta: &ObjectMeta) -> (String, String) {
-    (meta.uid.clone().unwrap_or_default(), meta.resource_version.clone().unwrap_or_default())
-}
-
-fn created(meta: &ObjectMeta) -> Option<Timestamp> {
-    meta.creation_timestamp.as_ref().map(|time| time.0)
-}
-
-/// An event matters when it is seen, the last time it is.
-fn expiring(event: &Event) -> Expiring {
-    let times = [
-        created(&event.metadata),
-        event.last_timestamp.as_ref().map(|time| time.0),
-        event.event_time.as_ref().map(|time| time.0),
-        event.series.as_ref().and_then(|series| series.last_observed_time.as_ref()).map(|time| time.0),
-    ];
-    let last = times.into_iter().flatten().max().unwrap_or(Timestamp::UNIX_EPOCH);
-    Expiring { uid: identity(&event.metadata).0, last }
-}
-
-fn facts(request: &CertificateSigningRequest) -> RequestFacts {
-    let conditions = || request.status.as_ref().and_then(|status| status.conditions.as_ref()).into_iter().flatten();
-    let decided = conditions().filter_map(|c| c.last_update_time.as_ref().or(c.last_transition_time.as_ref()));
-    let last = created(&request.metadata).into_iter().chain(decided.map(|time| time.0)).max();
-    RequestFacts {
-        uid: identity(&request.metadata).0,
-        last: last.unwrap_or(Timestamp::UNIX_EPOCH),
-        decided: conditions().next().is_some(),
-        kubelet: request.spec.signer_name == crate::approver::SIGNER,
+        Change::Listed(all) => *map = all.into_iter().collect(),
+        Change::Set((key, value)) => drop(map.insert(key, value)),
+        Change::Gone((key, _)) => drop(map.remove(&key)),
     }
 }

@@ -47,14 +47,14 @@ impl PodGc {
         let mut writes = Vec::new();
         let mut ended: Vec<(&Key, &PodFacts)> = Vec::new();
         for (key, pod) in observed.pods() {
-            let node = observed.nodes.get(&pod.node);
+            let node = observed.nodes.get(&*pod.node);
             if !pod.node.is_empty() && node.is_none() {
-                let since = *self.gone.entry(pod.node.clone()).or_insert(now);
+                let since = *self.gone.entry(pod.node.to_string()).or_insert(now);
                 if now.saturating_duration_since(since) >= QUARANTINE {
                     writes.push(Write::CollectPod {
                         key: key.clone(),
                         uid: pod.uid.clone(),
-                        gone: Some(pod.node.clone()),
+                        gone: Some(pod.node.to_string()),
                     });
                 }
                 continue;

@@ -55,8 +55,8 @@ fn taint(key: &str, effect: &str, added: Timestamp) -> Taint {
 fn pod(node: &str) -> PodFacts {
     PodFacts {
         uid: "pod-uid".to_owned(),
-        node: node.to_owned(),
-        phase: "Running".to_owned(),
+        node: node.into(),
+        phase: "Running".into(),
         ready: true,
         ..PodFacts::default()
     }
@@ -244,7 +244,7 @@ fn eviction(key_of_taint: &str, tolerations: Vec<Toleration>, seconds: u64) -> P
     let mut bad = node("Unknown");
     bad.taints = vec![taint(key_of_taint, "NoExecute", clock.1)];
     observed.nodes.insert("a".to_owned(), bad);
-    observed.set_pod(key("p"), Some(PodFacts { tolerations, ..pod("a") }));
+    observed.set_pod(key("p"), Some(PodFacts { tolerations: tolerations.into(), ..pod("a") }));
     controller("taint-eviction").plan(&observed, clock.after(seconds))
 }
 
@@ -274,7 +274,7 @@ fn a_pod_that_is_going_or_ended_is_left_alone() {
     bad.taints = vec![taint("maintenance", "NoExecute", clock.1)];
     observed.nodes.insert("a".to_owned(), bad);
     observed.set_pod(key("going"), Some(PodFacts { deleted: Some(clock.1), ..pod("a") }));
-    observed.set_pod(key("ended"), Some(PodFacts { phase: "Succeeded".to_owned(), ..pod("a") }));
+    observed.set_pod(key("ended"), Some(PodFacts { phase: "Succeeded".into(), ..pod("a") }));
     assert_eq!(controller("taint-eviction").plan(&observed, clock.after(0)), Plan::default());
 }
 
@@ -326,10 +326,8 @@ fn the_oldest_of_too_many_ended_pods_go() {
     observed.nodes.insert("a".to_owned(), node("True"));
     for index in 0..12_503_i64 {
         let created = Some(clock.1 - SignedDuration::from_secs(index));
-        observed.set_pod(
-            key(&format!("p{index:05}")),
-            Some(PodFacts { phase: "Succeeded".to_owned(), created, ..pod("a") }),
-        );
+        observed
+            .set_pod(key(&format!("p{index:05}")), Some(PodFacts { phase: "Succeeded".into(), created, ..pod("a") }));
     }
     assert_eq!(collected(&controller("pod-gc").plan(&observed, clock.after(0))), ["p12502", "p12501", "p12500"]);
 }
@@ -508,7 +506,7 @@ fn claims_go_once_no_pod_that_runs_uses_them() {
         observed.claims_going.insert(Key::new("default", name), name.to_owned());
     }
     for (claim, phase) in [("used", "Running"), ("ended", "Succeeded")] {
-        let facts = PodFacts { phase: phase.to_owned(), claims: vec![claim.to_owned()], ..PodFacts::default() };
+        let facts = PodFacts { phase: phase.into(), claims: vec![claim.to_owned()], ..PodFacts::default() };
         observed.set_pod(Key::new("default", claim), Some(facts));
     }
     let plan = controller("storage-protection").plan(&observed, Clock::new().after(0));

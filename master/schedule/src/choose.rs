@@ -73,14 +73,14 @@ fn against(pod: &PodRequest, info: &NodeInfo, load: &Load) -> Vec<String> {
     if !pod.wishes.allow(&info.name, &info.labels) {
         return vec!["node(s) didn't match Pod's node affinity/selector".to_owned()];
     }
-    if pod.ports.iter().any(|port| load.ports.iter().any(|taken| taken.collides(port))) {
+    if pod.demand.ports.iter().any(|port| load.ports.iter().any(|taken| taken.collides(port))) {
         return vec!["node(s) didn't have free ports for the requested pod ports".to_owned()];
     }
     let mut short = Vec::new();
     if info.allocatable.get(PODS).ceil_units() <= i64::try_from(load.pods).unwrap_or(i64::MAX) {
         short.push("Too many pods".to_owned());
     }
-    for (name, needed) in pod.needed.iter() {
+    for (name, needed) in pod.demand.needed.iter() {
         if needed > Amount::ZERO && load.needed.get(name) + needed > info.allocatable.get(name) {
             short.push(format!("Insufficient {name}"));
         }
@@ -90,7 +90,8 @@ fn against(pod: &PodRequest, info: &NodeInfo, load: &Load) -> Vec<String> {
 
 /// The node with the best mark; between equals, pods decide differently, so that a crowd doesn't follow one order.
 fn best<'n>(pod: &PodRequest, feasible: &[(&'n NodeInfo, &Load)]) -> Option<&'n NodeInfo> {
-    let replicas = |load: &Load| pod.owner.as_ref().and_then(|owner| load.replicas.get(owner)).copied().unwrap_or(0);
+    let replicas =
+        |load: &Load| pod.demand.owner.as_ref().and_then(|owner| load.replicas.get(owner)).copied().unwrap_or(0);
     let wishes = |info: &NodeInfo| pod.wishes.weight(&info.name, &info.labels);
     let taints = |info: &NodeInfo| {
         info.taints.iter().filter(|taint| !taint.forbids() && !taint.tolerated(&pod.tolerations)).count()
@@ -117,7 +118,7 @@ fn best<'n>(pod: &PodRequest, feasible: &[(&'n NodeInfo, &Load)]) -> Option<&'n 
 /// How free a node would be with the pod: the mean over processor and memory, 0 to 100.
 fn room(pod: &PodRequest, info: &NodeInfo, load: &Load) -> f64 {
     let free = |name: &str| {
-        let used = load.scored.get(name) + pod.scored.get(name);
+        let used = load.scored.get(name) + pod.demand.scored.get(name);
         (1.0 - used.share_of(info.allocatable.get(name))).clamp(0.0, 1.0)
     };
     FULL * (free(CPU) + free(MEMORY)) / 2.0

@@ -5,6 +5,7 @@ use crate::node::HostPort;
 use crate::resources::{self, Resources};
 use crate::snapshot::PodKey;
 use config_kube::k8s_openapi::api::core::v1::{Pod, PodSpec, Toleration};
+use std::sync::Arc;
 
 /// A pod's demands, read once.
 #[derive(Debug, Clone, PartialEq)]
@@ -15,17 +16,23 @@ pub struct PodRequest {
     pub uid: String,
     /// The larger, the sooner.
     pub priority: i32,
-    /// The object that it is a replica of: these are spread.
-    pub(crate) owner: Option<String>,
-    pub(crate) needed: Resources,
-    pub(crate) scored: Resources,
-    pub(crate) ports: Vec<HostPort>,
+    pub(crate) demand: Arc<Demand>,
     pub(crate) tolerations: Vec<Toleration>,
     pub(crate) wishes: NodeWishes,
     /// What it demands and this scheduler can't promise yet, in words; it is not placed.
     pub not_yet: Vec<&'static str>,
     /// What it prefers and this scheduler doesn't weigh yet, in words; it is placed.
     pub not_weighed: Vec<&'static str>,
+}
+
+/// What a pod takes on its node. Replicas take the same.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Demand {
+    /// The object that it is a replica of: these are spread.
+    pub(crate) owner: Option<String>,
+    pub(crate) needed: Resources,
+    pub(crate) scored: Resources,
+    pub(crate) ports: Vec<HostPort>,
 }
 
 impl PodRequest {
@@ -41,15 +48,23 @@ impl PodRequest {
             key: PodKey::of(pod),
             uid: meta.uid.clone().unwrap_or_default(),
             priority: spec.priority.unwrap_or(0),
-            owner,
-            needed: resources::needed(spec),
-            scored: resources::scored(spec),
-            ports: ports(spec),
+            demand: Arc::new(Demand {
+                owner,
+                needed: resources::needed(spec),
+                scored: resources::scored(spec),
+                ports: ports(spec),
+            }),
             tolerations: spec.tolerations.clone().unwrap_or_default(),
             wishes: NodeWishes::of(spec),
             not_yet,
             not_weighed,
         }
+    }
+
+    /// The same of a pod that has its node: what led there doesn't matter any more.
+    pub(crate) fn settled(self) -> Self {
+        let (tolerations, wishes) = (Vec::new(), NodeWishes::default());
+        Self { tolerations, wishes, not_yet: Vec::new(), not_weighed: Vec::new(), ..self }
     }
 }
 
@@ -113,9 +128,9 @@ mod tests {
     fn with_the_nodes_network_every_port_is_the_nodes() {
         let container =
             json!({"name": "c", "ports": [{"containerPort": 80}, {"containerPort": 53, "protocol": "UDP"}]});
-        assert!(request(&json!({"containers": [container]})).ports.is_empty());
-        let ports = request(&json!({"hostNetwork": true, "containers": [container]})).ports;
-        assert_eq!((ports[0].port, ports[1].protocol.as_str()), (80, "UDP"));
+        assert!(request(&json!({"containers": [container]})).demand.ports.is_empty());
+        let demand = request(&json!({"hostNetwork": true, "containers": [container]})).demand;
+        assert_eq!((demand.ports[0].port, demand.ports[1].protocol.as_str()), (80, "UDP"));
     }
 
     #[test]

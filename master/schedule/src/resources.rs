@@ -18,38 +18,53 @@ const SCORED_CPU: Amount = Amount::milli(100);
 /// As [`SCORED_CPU`].
 const SCORED_MEMORY: Amount = Amount::units(200 << 20);
 
-/// Amounts by resource name; what is not there is nothing.
+/// Amounts by resource name; what is not there is nothing. In the order of their names: there are few of them, and very
+/// many such lists.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Resources(BTreeMap<String, Amount>);
+pub struct Resources(Vec<(Box<str>, Amount)>);
 
 impl Resources {
     /// Reads a list of the API. A quantity that can't be read is taken as nothing: the API server validated it.
     pub fn of(list: Option<&BTreeMap<String, Quantity>>) -> Self {
         let amounts = list.into_iter().flatten();
-        Self(amounts.filter_map(|(name, quantity)| Some((name.clone(), Amount::try_from(quantity).ok()?))).collect())
+        let read =
+            amounts.filter_map(|(name, quantity)| Some((name.as_str().into(), Amount::try_from(quantity).ok()?)));
+        Self(read.collect())
+    }
+
+    fn place(&self, name: &str) -> Result<usize, usize> {
+        self.0.binary_search_by(|(known, _)| (**known).cmp(name))
     }
 
     /// How much of a resource.
     pub fn get(&self, name: &str) -> Amount {
-        self.0.get(name).copied().unwrap_or_default()
+        self.place(name).map_or_else(|_none| Amount::default(), |at| self.0[at].1)
+    }
+
+    fn entry(&mut self, name: &str) -> &mut Amount {
+        let at = self.place(name).unwrap_or_else(|at| {
+            self.0.insert(at, (name.into(), Amount::default()));
+            at
+        });
+        &mut self.0[at].1
     }
 
     /// Sets the amount of a resource.
     #[must_use]
     pub fn with(mut self, name: &str, amount: Amount) -> Self {
-        self.0.insert(name.to_owned(), amount);
+        *self.entry(name) = amount;
         self
     }
 
     /// All amounts.
     pub fn iter(&self) -> impl Iterator<Item = (&str, Amount)> {
-        self.0.iter().map(|(name, amount)| (name.as_str(), *amount))
+        self.0.iter().map(|(name, amount)| (&**name, *amount))
     }
 
     /// Adds amounts.
     pub(crate) fn add(&mut self, other: &Self) {
         for (name, amount) in &other.0 {
-            let own = self.0.entry(name.clone()).or_default();
+            let own = self.entry(name);
             *own = *own + *amount;
         }
     }
@@ -57,8 +72,8 @@ impl Resources {
     /// Takes amounts off again.
     pub(crate) fn remove(&mut self, other: &Self) {
         for (name, amount) in &other.0 {
-            if let Some(own) = self.0.get_mut(name) {
-                *own = *own - *amount;
+            if let Ok(at) = self.place(name) {
+                self.0[at].1 = self.0[at].1 - *amount;
             }
         }
     }
@@ -66,14 +81,16 @@ impl Resources {
     /// The larger of both amounts, for each resource.
     fn max(&mut self, other: &Self) {
         for (name, amount) in &other.0 {
-            let own = self.0.entry(name.clone()).or_default();
+            let own = self.entry(name);
             *own = (*own).max(*amount);
         }
     }
 
     /// These amounts, with those of `other` where it has any.
     fn overridden(mut self, other: &Self) -> Self {
-        self.0.extend(other.0.iter().map(|(name, amount)| (name.clone(), *amount)));
+        for (name, amount) in &other.0 {
+            *self.entry(name) = *amount;
+        }
         self
     }
 }

@@ -4,14 +4,14 @@ use crate::NAME;
 use crate::choose::choose;
 use crate::node::NodeInfo;
 use crate::queue::{Queue, Waiting};
-use crate::request::PodRequest;
+use crate::request::{Demand, PodRequest};
 use crate::snapshot::{PodKey, Snapshot};
 use crate::words::Unschedulable;
 use config_kube::k8s_openapi::api::core::v1::{Binding, Node, ObjectReference, Pod};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use master_api::{ApiError, Change, Client, Follower, Happening, ListParams, Patch, Recorder, Severity};
+use master_api::{ApiError, Change, Client, Follower, Happening, ListParams, Patch, Recent, Recorder, Severity};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -33,8 +33,10 @@ impl Default for Options {
 
 /// Schedules until `shutdown` resolves. Writes under way are dropped then: each is one request that was done or was not.
 pub async fn run(client: Client, options: Options, shutdown: impl Future<Output = ()> + Send) {
-    let mut pods = Follower::<Pod>::new(client.clone(), None, ListParams::default());
-    let mut nodes = Follower::<Node>::new(client.clone(), None, ListParams::default());
+    let demands = Recent::default();
+    let read = move |pod: Pod| Seen::of(&pod, &demands);
+    let mut pods = Follower::reading(client.clone(), None, ListParams::default(), read);
+    let mut nodes = Follower::reading(client.clone(), None, ListParams::default(), |node: Node| NodeInfo::of(&node));
     let mut scheduler = Scheduler::new(client);
     let mut writes: FuturesUnordered<BoxFuture<'static, Outcome>> = FuturesUnordered::new();
     let mut shutdown = std::pin::pin!(shutdown);
@@ -55,6 +57,52 @@ pub async fn run(client: Client, options: Options, shutdown: impl Future<Output 
             scheduler.overflowed = false;
             pods.relist();
         }
+    }
+}
+
+/// What the scheduler sees of a pod.
+struct Seen {
+    key: PodKey,
+    state: State,
+}
+
+/// How a pod stands to the scheduler.
+enum State {
+    /// It takes no room any more.
+    Ended,
+    /// It is on a node.
+    On(String, Box<PodRequest>),
+    /// It waits for a node.
+    Waits(Box<PodRequest>),
+    /// It has no node, and is not to get one from us, or not yet; its UID.
+    NotOurs(String),
+}
+
+impl Seen {
+    fn of(pod: &Pod, demands: &Recent<Demand>) -> Self {
+        Self { key: PodKey::of(pod), state: State::of(pod, demands) }
+    }
+}
+
+impl State {
+    fn of(pod: &Pod, demands: &Recent<Demand>) -> Self {
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        if matches!(phase, Some("Succeeded" | "Failed")) {
+            return Self::Ended;
+        }
+        let mut request = PodRequest::of(pod);
+        request.demand = demands.one(request.demand);
+        let spec = pod.spec.as_ref();
+        if let Some(node) = spec.and_then(|spec| spec.node_name.as_deref()).filter(|name| !name.is_empty()) {
+            return Self::On(node.to_owned(), Box::new(request.settled()));
+        }
+        let ours =
+            spec.and_then(|spec| spec.scheduler_name.as_deref()).is_none_or(|name| name.is_empty() || name == NAME);
+        let gated = spec.and_then(|spec| spec.scheduling_gates.as_ref()).is_some_and(|gates| !gates.is_empty());
+        if !ours || gated || pod.metadata.deletion_timestamp.is_some() {
+            return Self::NotOurs(request.uid);
+        }
+        Self::Waits(Box::new(request))
     }
 }
 
@@ -98,47 +146,47 @@ impl Scheduler {
         self.pods_listed && self.nodes_listed && self.queue.is_ready()
     }
 
-    fn node_changed(&mut self, change: Change<Node>) {
+    fn node_changed(&mut self, change: Change<NodeInfo>) {
         match change {
             Change::Listed(nodes) => {
-                let names: BTreeSet<_> = nodes.iter().filter_map(|node| node.metadata.name.clone()).collect();
+                let names: BTreeSet<_> = nodes.iter().map(NodeInfo::name).collect();
                 let gone: Vec<_> =
                     self.snapshot.nodes().filter(|name| !names.contains(*name)).map(str::to_owned).collect();
                 for name in &gone {
                     self.snapshot.remove_node(name);
                 }
-                for node in &nodes {
-                    self.snapshot.set_node(NodeInfo::of(node));
+                for node in nodes {
+                    self.snapshot.set_node(node);
                 }
                 self.nodes_listed = true;
                 self.queue.cluster_changed(Instant::now());
             }
             Change::Set(node) => {
-                if self.snapshot.set_node(NodeInfo::of(&node)) {
+                if self.snapshot.set_node(node) {
                     self.queue.cluster_changed(Instant::now());
                 }
             }
-            Change::Gone(node) => self.snapshot.remove_node(node.metadata.name.as_deref().unwrap_or_default()),
+            Change::Gone(node) => self.snapshot.remove_node(node.name()),
         }
     }
 
-    fn pod_changed(&mut self, change: Change<Pod>) {
+    fn pod_changed(&mut self, change: Change<Seen>) {
         let freed = match change {
             Change::Listed(pods) => {
-                let keys: BTreeSet<PodKey> = pods.iter().map(PodKey::of).collect();
+                let keys: BTreeSet<PodKey> = pods.iter().map(|pod| pod.key.clone()).collect();
                 let gone = self.snapshot.settled().into_iter().filter(|key| !keys.contains(key));
                 for key in gone {
                     self.snapshot.remove(&key);
                 }
                 self.queue.retain(&keys);
-                for pod in &pods {
+                for pod in pods {
                     self.pod_set(pod);
                 }
                 self.pods_listed = true;
                 true
             }
-            Change::Set(pod) => self.pod_set(&pod),
-            Change::Gone(pod) => self.pod_gone(&PodKey::of(&pod)),
+            Change::Set(pod) => self.pod_set(pod),
+            Change::Gone(pod) => self.pod_gone(&pod.key),
         };
         if freed {
             self.queue.cluster_changed(Instant::now());
@@ -151,30 +199,24 @@ impl Scheduler {
     }
 
     /// Whether room became free.
-    fn pod_set(&mut self, pod: &Pod) -> bool {
-        let key = PodKey::of(pod);
-        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-        if matches!(phase, Some("Succeeded" | "Failed")) {
-            return self.pod_gone(&key);
-        }
-        let spec = pod.spec.as_ref();
-        let request = PodRequest::of(pod);
-        if let Some(node) = spec.and_then(|spec| spec.node_name.as_deref()).filter(|name| !name.is_empty()) {
-            self.queue.remove(&key);
-            self.snapshot.place(request, node);
-            return false;
-        }
-        if self.snapshot.holds(&key, &request.uid) {
-            return false;
-        }
-        let ours =
-            spec.and_then(|spec| spec.scheduler_name.as_deref()).is_none_or(|name| name.is_empty() || name == NAME);
-        let gated = spec.and_then(|spec| spec.scheduling_gates.as_ref()).is_some_and(|gates| !gates.is_empty());
-        if !ours || gated || pod.metadata.deletion_timestamp.is_some() {
-            self.queue.remove(&key);
-        } else if !self.queue.push(request, Instant::now()) && !self.overflowed {
-            self.overflowed = true;
-            tracing::warn!(waiting = self.queue.len(), "the queue is full: more pods are taken in as these are placed");
+    fn pod_set(&mut self, pod: Seen) -> bool {
+        let Seen { key, state } = pod;
+        match state {
+            State::Ended => return self.pod_gone(&key),
+            State::On(node, request) => {
+                self.queue.remove(&key);
+                self.snapshot.place(*request, &node);
+            }
+            State::NotOurs(uid) if !self.snapshot.holds(&key, &uid) => self.queue.remove(&key),
+            State::Waits(request) if !self.snapshot.holds(&key, &request.uid) => {
+                if !self.queue.push(*request, Instant::now()) && !self.overflowed {
+                    self.overflowed = true;
+                    let waiting = self.queue.len();
+                    tracing::warn!(waiting, "the queue is full: more pods are taken in as these are placed");
+                }
+            }
+            // About to be where it was assumed.
+            State::NotOurs(_) | State::Waits(_) => {}
         }
         false
     }

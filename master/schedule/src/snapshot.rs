@@ -1,11 +1,12 @@
 //! What is known of the cluster: nodes, and the pods that are on them or about to be.
 
 use crate::node::{HostPort, NodeInfo};
-use crate::request::PodRequest;
+use crate::request::{Demand, PodRequest};
 use crate::resources::Resources;
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::sync::Arc;
 
 /// A pod's namespace and name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -42,7 +43,7 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    fn add(&mut self, pod: &PodRequest) {
+    fn add(&mut self, pod: &Demand) {
         self.pods += 1;
         self.needed.add(&pod.needed);
         self.scored.add(&pod.scored);
@@ -52,7 +53,7 @@ impl Load {
         }
     }
 
-    fn remove(&mut self, pod: &PodRequest) {
+    fn remove(&mut self, pod: &Demand) {
         self.pods = self.pods.saturating_sub(1);
         self.needed.remove(&pod.needed);
         self.scored.remove(&pod.scored);
@@ -81,22 +82,23 @@ pub(crate) struct Seat {
 
 #[derive(Debug, Clone, PartialEq)]
 struct Placed {
-    node: String,
-    request: PodRequest,
+    node: Arc<str>,
+    uid: Box<str>,
+    demand: Arc<Demand>,
     assumed: bool,
 }
 
 /// Nodes and placed pods. Invariant: each seat's load is the sum of the placed pods that name it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Snapshot {
-    seats: BTreeMap<String, Seat>,
+    seats: BTreeMap<Arc<str>, Seat>,
     placed: HashMap<PodKey, Placed>,
 }
 
 impl Snapshot {
     /// A node came or changed; whether a pod might now be placed that could not before.
     pub fn set_node(&mut self, info: NodeInfo) -> bool {
-        let seat = self.seats.entry(info.name.clone()).or_default();
+        let seat = self.seats.entry(info.name.as_str().into()).or_default();
         let changed = seat.info.as_ref() != Some(&info);
         seat.info = Some(info);
         changed
@@ -127,7 +129,7 @@ impl Snapshot {
 
     /// The bind of an assumed pod failed: it no longer counts, unless the API shows it on a node meanwhile.
     pub fn forget(&mut self, key: &PodKey, uid: &str) {
-        if self.placed.get(key).is_some_and(|placed| placed.assumed && placed.request.uid == uid) {
+        if self.placed.get(key).is_some_and(|placed| placed.assumed && *placed.uid == *uid) {
             self.remove(key);
         }
     }
@@ -136,7 +138,7 @@ impl Snapshot {
     pub fn remove(&mut self, key: &PodKey) -> bool {
         let Some(placed) = self.placed.remove(key) else { return false };
         if let Some(seat) = self.seats.get_mut(&placed.node) {
-            seat.load.remove(&placed.request);
+            seat.load.remove(&placed.demand);
             self.drop_empty(&placed.node);
         }
         true
@@ -144,7 +146,7 @@ impl Snapshot {
 
     /// Whether a pod counts on a node already.
     pub fn holds(&self, key: &PodKey, uid: &str) -> bool {
-        self.placed.get(key).is_some_and(|placed| placed.request.uid == uid)
+        self.placed.get(key).is_some_and(|placed| *placed.uid == *uid)
     }
 
     /// Keys of pods that the API showed on a node.
@@ -159,8 +161,11 @@ impl Snapshot {
 
     fn put(&mut self, request: PodRequest, node: &str, assumed: bool) {
         self.remove(&request.key);
-        self.seats.entry(node.to_owned()).or_default().load.add(&request);
-        self.placed.insert(request.key.clone(), Placed { node: node.to_owned(), request, assumed });
+        let PodRequest { key, uid, demand, .. } = request;
+        let known = self.seats.get_key_value(node).map(|(name, _)| Arc::clone(name));
+        let node = known.unwrap_or_else(|| node.into());
+        self.seats.entry(Arc::clone(&node)).or_default().load.add(&demand);
+        self.placed.insert(key, Placed { node, uid: uid.into(), demand, assumed });
     }
 
     fn drop_empty(&mut self, node: &str) {
