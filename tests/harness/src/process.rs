@@ -108,7 +108,9 @@ fn start_time(pid: i32) -> Option<u64> {
     let after_name = stat.rsplit_once(')')?.1;
     let mut fields = after_name.split_whitespace();
     let state = fields.next()?;
-    if state == "Z" || state == "X" {
+    // While other threads end, what the process holds open is not free yet.
+    let threads = || std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+    if state == "X" || state == "Z" && threads() < 2 {
         return None;
     }
     fields.nth(18)?.parse().ok()

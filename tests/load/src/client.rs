@@ -117,6 +117,23 @@ impl Connection {
         Err(Error::Refused { method: method.to_owned(), path: path.to_owned(), status, body })
     }
 
+    /// Reads and forgets an answer of known length; how long it was. For answers that are too large to be kept.
+    pub async fn skim(&mut self, path: &str) -> Result<usize> {
+        let (200, Framing::Length(length)) = self.ask("GET", path, b"").await? else {
+            return Err(Error::Protocol(format!("GET {path} was not answered with a length")));
+        };
+        let mut left = length;
+        while left > 0 {
+            if self.rest().is_empty() {
+                self.fill().await?;
+            }
+            let now = left.min(self.rest().len());
+            self.taken += now;
+            left -= now;
+        }
+        Ok(length)
+    }
+
     /// As [`Connection::must`], with the answer as a value.
     pub async fn json(&mut self, method: &str, path: &str, body: &Value) -> Result<Value> {
         let bytes = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };

@@ -52,6 +52,14 @@ pub fn pod(name: &str, node: &str) -> Value {
     pod
 }
 
+/// The lease by which a node says that it lives.
+pub fn lease(node: &str, renewed: &str) -> Value {
+    json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": node},
+        "spec": {"holderIdentity": node, "leaseDurationSeconds": 40, "renewTime": renewed},
+    })
+}
+
 /// A node with the status that a kubelet reports.
 pub fn node(name: &str) -> Value {
     let condition = |kind: &str, status: &str, reason: &str| {

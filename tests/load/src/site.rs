@@ -97,8 +97,23 @@ impl Site {
 
     /// Resident memory in MiB.
     pub fn resident(&self) -> f64 {
+        self.memory("VmRSS:")
+    }
+
+    /// The most resident memory, in MiB, since [`Site::forget_peak`].
+    pub fn peak(&self) -> f64 {
+        self.memory("VmHWM:")
+    }
+
+    /// Has the kernel count the most resident memory anew.
+    pub fn forget_peak(&self) -> Result<()> {
+        let pid = self.process.as_ref().map_or(0, |process| process.pid);
+        Ok(std::fs::write(format!("/proc/{pid}/clear_refs"), "5")?)
+    }
+
+    fn memory(&self, name: &str) -> f64 {
         let status = self.proc("status");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
         let kib = line.and_then(|text| text.trim().trim_end_matches(" kB").parse::<f64>().ok());
         kib.unwrap_or_default() / 1024.0
     }

@@ -3,13 +3,20 @@
 use super::objects::{Request, spread};
 use super::report::{Report, float};
 use crate::Result;
-use crate::objects::{node, pod};
+use crate::client::Access;
+use crate::objects::{lease, node, pod};
 use crate::site::Site;
 use std::time::{Duration, Instant};
 
 const NODES: usize = 5_000;
 const PODS: usize = 50_000;
 const DELETED: usize = 5_000;
+const LISTERS: usize = 4;
+const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
+/// Connections over which nodes renew their leases.
+const RENEWERS: usize = 10;
+/// Pause between two nodes of one such connection: each node is heard of in half of what makes it silent.
+const RENEWAL: Duration = Duration::from_millis(40);
 
 /// Deletes a namespace's pods that run nowhere.
 pub(super) async fn delete_collection(site: &Site, report: &mut Report) -> Result<()> {
@@ -40,27 +47,68 @@ pub(super) async fn memory(site: &mut Site, report: &mut Report) -> Result<()> {
         ("POST", "/api/v1/nodes".to_owned(), body.replace("NAME", &format!("node-{number}")).into_bytes())
     };
     spread(site, NODES, nodes).await?;
+    let body = lease("NAME", "2026-01-01T00:00:00.000000Z").to_string();
+    let leases = move |number: usize| -> Request {
+        ("POST", LEASES.to_owned(), body.replace("NAME", &format!("node-{number}")).into_bytes())
+    };
+    spread(site, NODES, leases).await?;
+    let mut living = tokio::task::JoinSet::new();
+    for part in 0..RENEWERS {
+        living.spawn_local(renew(site.access()?, part));
+    }
     let body = pod("NAME", "HOST").to_string();
     let pods = move |number: usize| -> Request {
         let body = body.replace("NAME", &format!("pod-{number}")).replace("HOST", &format!("node-{}", number % NODES));
         ("POST", path.to_owned(), body.into_bytes())
     };
-    spread(site, PODS, pods).await?;
+    let mut run = spread(site, PODS, pods).await?;
+    report.rate("create, bound pod", "", &mut run);
     site.settle(Duration::from_secs(20)).await;
-    let full = site.resident();
     let mut connection = site.access()?.connect().await?;
     let mut encoded = 0;
-    for path in ["/api/v1/nodes", path] {
-        encoded += connection.must("GET", path, b"").await?.len();
+    for path in ["/api/v1/nodes", LEASES, path] {
+        encoded += connection.skim(path).await?;
     }
     let encoded = float(encoded) / f64::from(1 << 20);
-    report.memory(&format!("{NODES} nodes and {PODS} pods: encoded"), "", encoded);
-    report.memory("RSS with them", "", full);
-    report.figure("RSS with them, of 1.5 × encoded + 40 MiB", "", full / (1.5f64.mul_add(encoded, 40.0)), "");
+    let most = 1.5f64.mul_add(encoded, 40.0);
+    let what = format!("RSS with {NODES} nodes and {PODS} pods");
+    report.memory("nodes, their leases and pods encoded, as lists", "", encoded);
+    report.against(&what, site.resident(), most, "MiB");
+    listed(site, path).await?;
+    report.against(&format!("{what}, most while {LISTERS} clients list them"), site.peak(), most, "MiB");
+    living.abort_all();
     site.kill()?;
     let ready = site.start().await?;
     report.time("start → ready with them, after a kill", "", ready);
     site.settle(Duration::from_secs(20)).await;
-    report.memory("RSS with them after the start", "", site.resident());
+    report.against(&format!("{what}, after that start"), site.resident(), most, "MiB");
     site.stop()
+}
+
+/// Has a part of the nodes say that they live, over and over: otherwise they are written off, and that is measured.
+async fn renew(access: Access, part: usize) -> Result<()> {
+    let mut connection = access.connect().await?;
+    for round in 0.. {
+        let body = format!("{{\"spec\":{{\"renewTime\":\"2026-01-01T00:00:00.{round:06}Z\"}}}}");
+        for number in (part..NODES).step_by(RENEWERS) {
+            connection.must("PATCH", &format!("{LEASES}/node-{number}"), body.as_bytes()).await?;
+            tokio::time::sleep(RENEWAL).await;
+        }
+    }
+    Ok(())
+}
+
+/// Lists everything, by several clients at once.
+async fn listed(site: &Site, path: &'static str) -> Result<()> {
+    site.forget_peak()?;
+    let access = site.access()?;
+    let mut tasks = Vec::new();
+    for _ in 0..LISTERS {
+        let mut connection = access.connect().await?;
+        tasks.push(tokio::task::spawn_local(async move { connection.skim(path).await }));
+    }
+    for task in tasks {
+        task.await.map_err(|error| crate::Error::Protocol(error.to_string()))??;
+    }
+    Ok(())
 }

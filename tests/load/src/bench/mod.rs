@@ -6,6 +6,7 @@
 mod crowd;
 mod objects;
 mod report;
+mod store;
 mod watch;
 
 use crate::site::Site;
@@ -46,6 +47,9 @@ pub async fn run(program: &Path, only: &str) -> Result<()> {
     site.stop()?;
     if wanted("crowd") {
         crowd::memory(&mut Site::new(program)?, &mut report).await?;
+    }
+    if wanted("store") {
+        store::opening(&mut report).await?;
     }
     report.print();
     Ok(())
