@@ -189,6 +189,8 @@ async fn pages<T: Seen, V>(client: Client, source: Arc<Source>, read: Read<T, V>
             return Ok((all, page.resource_version));
         }
         next = Some(page.continue_token);
+        // Nothing here waits: with many objects the listener would not be heard until all are read.
+        tokio::task::yield_now().await;
     }
 }
 
