@@ -143,4 +143,43 @@ mod tests {
         assert!(snapshot(args(&none, &dir.path().join("other"))).await.is_err() && !none.exists());
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 3, "nothing unfinished stays behind");
     }
+
+    #[tokio::test]
+    async fn a_running_master_gives_its_store_over_the_network_to_its_admin_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let (data, two) = (dir.path().join("data"), dir.path().join("two"));
+        let run = crate::RunArgs {
+            config: Path::new(env!("CARGO_MANIFEST_DIR")).join("../../config/model/examples/cluster.toml"),
+            data: data.clone(),
+            listen: "127.0.0.1:0".parse().unwrap(),
+            attestor: None,
+            admin_kubeconfig: None,
+            ca_pin: None,
+        };
+        let master = tokio::spawn(crate::run::run(run));
+        let kubeconfig = data.join("admin.kubeconfig");
+        while !std::fs::read_to_string(&kubeconfig).is_ok_and(|text| text.contains("client-key-data")) {
+            assert!(!master.is_finished(), "it runs");
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        let asked = |kubeconfig: &Path, out: &str| SnapshotArgs {
+            data: None,
+            kubeconfig: Some(kubeconfig.to_owned()),
+            server: None,
+            out: dir.path().join(out),
+        };
+        snapshot(asked(&kubeconfig, "by-kubeconfig")).await.unwrap();
+        snapshot(args(&data, &dir.path().join("by-data"))).await.unwrap();
+        // Whoever trusts the master but is nobody there gets nothing.
+        let stranger = dir.path().join("stranger");
+        let text = std::fs::read_to_string(&kubeconfig).unwrap().replace("client-certificate-data", "forgotten");
+        std::fs::write(&stranger, text).unwrap();
+        let refused = snapshot(asked(&stranger, "none")).await.unwrap_err();
+        assert!(crate::chain(&refused).contains("403"), "{}", crate::chain(&refused));
+        assert!(!dir.path().join("none").exists() && !dir.path().join("none.unfinished").exists());
+        master.abort();
+        restore(&RestoreArgs { from: dir.path().join("by-kubeconfig"), data: two.clone() }).unwrap();
+        let store = EmbeddedStore::open(&two.join("store")).unwrap();
+        assert!(store.get("namespaces/default").await.unwrap().entry.is_some());
+    }
 }
