@@ -6,6 +6,7 @@ use crate::verbs::no_resource;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use ring::digest;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 /// The version that is spoken.
@@ -18,10 +19,63 @@ pub(crate) fn version() -> Value {
     })
 }
 
+/// A document of discovery.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(crate) enum Document<'a> {
+    /// Read by its names alone.
+    Value(Value),
+    /// One version's resources.
+    Resources(ResourceList<'a>),
+}
+
+/// One version's resources, in upstream's order of fields: there are scripts that read them as text.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ResourceList<'a> {
+    kind: &'static str,
+    api_version: &'static str,
+    group_version: String,
+    resources: Vec<Resource<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Resource<'a> {
+    name: String,
+    singular_name: &'a str,
+    namespaced: bool,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    group: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    version: &'a str,
+    kind: &'a str,
+    verbs: &'a [&'static str],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    short_names: &'a [&'static str],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    categories: &'a [&'static str],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    storage_version_hash: Option<String>,
+}
+
 /// Answers a path below `/api` or `/apis`.
-pub(crate) fn answer(registry: &Registry, path: &str, aggregated: Option<&str>) -> Result<Value, ApiError> {
+pub(crate) fn answer<'a>(
+    registry: &'a Registry,
+    path: &str,
+    aggregated: Option<&str>,
+) -> Result<Document<'a>, ApiError> {
     let segments: Vec<&str> = path.trim_matches('/').split('/').collect();
-    match (segments.as_slice(), aggregated) {
+    match segments.as_slice() {
+        ["api", version] => resources(registry, "", version),
+        ["apis", group, version] => resources(registry, group, version),
+        segments => named(registry, segments, aggregated).map(Document::Value),
+    }
+}
+
+/// What groups and versions there are.
+fn named(registry: &Registry, segments: &[&str], aggregated: Option<&str>) -> Result<Value, ApiError> {
+    match (segments, aggregated) {
         (["api"], Some(version)) => Ok(aggregate(registry, version, true)),
         (["apis"], Some(version)) => Ok(aggregate(registry, version, false)),
         (["api"], None) => Ok(json!({
@@ -39,8 +93,6 @@ pub(crate) fn answer(registry: &Registry, path: &str, aggregated: Option<&str>) 
             group["apiVersion"] = "v1".into();
             Ok(group)
         }
-        (["api", version], _) => resources(registry, "", version),
-        (["apis", group, version], _) => resources(registry, group, version),
         _ => Err(no_resource()),
     }
 }
@@ -56,40 +108,47 @@ fn group(name: &str, versions: &[&str]) -> Value {
 }
 
 /// One version's resources, in the plain form.
-fn resources(registry: &Registry, group: &str, version: &str) -> Result<Value, ApiError> {
-    let kinds: Vec<_> = registry.kinds().iter().filter(|kind| kind.group == group && kind.version == version).collect();
-    let Some(first) = kinds.first() else { return Err(no_resource()) };
-    let mut list = Vec::new();
-    for kind in &kinds {
-        let mut resource = json!({
-            "name": kind.plural, "singularName": kind.singular, "namespaced": kind.namespaced, "kind": kind.kind,
-            "verbs": kind.verbs(),
-        });
-        if kind.review.is_none() {
-            resource["storageVersionHash"] = storage_version(registry, kind).into();
-        }
-        if !kind.short_names.is_empty() {
-            resource["shortNames"] = json!(kind.short_names);
-        }
-        if !kind.categories.is_empty() {
-            resource["categories"] = json!(kind.categories);
-        }
-        list.push(resource);
-        list.extend(kind.subresources.iter().map(|sub| {
-            let mut resource = json!({
-                "name": format!("{}/{}", kind.plural, sub.name()), "singularName": "", "namespaced": kind.namespaced,
-                "kind": sub.body(&kind.kind).map_or(kind.kind.as_str(), |(_, _, body)| body), "verbs": sub.verbs(),
-            });
-            if let Some((group, version, _)) = sub.body(&kind.kind).filter(|(group, _, _)| !group.is_empty()) {
-                resource["group"] = group.into();
-                resource["version"] = version.into();
-            }
-            resource
-        }));
+fn resources<'a>(registry: &'a Registry, group: &str, version: &str) -> Result<Document<'a>, ApiError> {
+    let mut kinds = registry.kinds().iter().filter(|kind| kind.group == group && kind.version == version).peekable();
+    let Some(first) = kinds.peek() else { return Err(no_resource()) };
+    let group_version = first.api_version();
+    let resources = kinds.flat_map(|kind| std::iter::once(whole(registry, kind)).chain(parts(kind))).collect();
+    Ok(Document::Resources(ResourceList { kind: "APIResourceList", api_version: "v1", group_version, resources }))
+}
+
+fn whole<'a>(registry: &Registry, kind: &'a Kind) -> Resource<'a> {
+    Resource {
+        name: kind.plural.clone(),
+        singular_name: &kind.singular,
+        namespaced: kind.namespaced,
+        group: "",
+        version: "",
+        kind: &kind.kind,
+        verbs: kind.verbs(),
+        short_names: kind.short_names,
+        categories: kind.categories,
+        storage_version_hash: kind.review.is_none().then(|| storage_version(registry, kind)),
     }
-    Ok(json!({
-        "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": first.api_version(), "resources": list,
-    }))
+}
+
+/// A kind's subresources; those with a body of another kind say which.
+fn parts(kind: &Kind) -> impl Iterator<Item = Resource<'_>> {
+    kind.subresources.iter().map(|sub| {
+        let body = sub.body(&kind.kind);
+        let (group, version, _) = body.filter(|(group, ..)| !group.is_empty()).unwrap_or_default();
+        Resource {
+            name: format!("{}/{}", kind.plural, sub.name()),
+            singular_name: "",
+            namespaced: kind.namespaced,
+            group,
+            version,
+            kind: body.map_or(kind.kind.as_str(), |(_, _, body)| body),
+            verbs: sub.verbs(),
+            short_names: &[],
+            categories: &[],
+            storage_version_hash: None,
+        }
+    })
 }
 
 /// Tells clients when objects are stored in another version: the beginning of a hash of the stored version's name.

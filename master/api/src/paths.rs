@@ -2,7 +2,7 @@
 
 use crate::accept::Accept;
 use crate::discovery;
-use crate::error::ApiError;
+use crate::error::{ApiError, Reason};
 use crate::hooks::BoxFuture;
 use crate::metrics::Text;
 use crate::path::{Query, not_allowed};
@@ -169,7 +169,8 @@ impl ApiServer {
             response.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));
             return Ok(response);
         };
-        let bytes = value.to_string().into_bytes();
+        let bytes = serde_json::to_vec(&value)
+            .map_err(|error| ApiError::new(Reason::InternalError, format!("the answer cannot be encoded: {error}")))?;
         let tag = format!("\"{}\"", hex::encode_upper(ring::digest::digest(&ring::digest::SHA512, &bytes)));
         let mut response = if matches_tag(parts, &tag) {
             let mut unchanged = Response::new(crate::server::body(""));

@@ -64,9 +64,7 @@ fn open_brackets(bytes: &[u8]) -> usize {
 }
 
 fn unreadable(what: &str, error: &dyn fmt::Display) -> ApiError {
-    let message =
-        format!("the object provided is unrecognized (must be of type Object): cannot be read as {what}: {error}");
-    ApiError::new(Reason::BadRequest, message)
+    ApiError::new(Reason::BadRequest, format!("{what} parse error: {error}"))
 }
 
 #[derive(Clone, Copy)]

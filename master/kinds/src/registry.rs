@@ -318,6 +318,8 @@ pub struct Kind {
     pub renames: &'static [(&'static str, &'static str)],
     /// How this version becomes the stored one and back, where that is more than renaming.
     pub conversion: Option<Conversion>,
+    /// The status of an object that nobody reported on yet, where it has one: upstream shows what is zero, too.
+    pub blank: Option<Value>,
     /// The schema's source.
     pub source: Source,
     /// Name of the schema's definition; set by the registry.
@@ -352,6 +354,7 @@ impl Kind {
             deprecated: None,
             renames: &[],
             conversion: None,
+            blank: None,
             source: |generator| generator.subschema_for::<T>(),
             schema: String::new(),
         }

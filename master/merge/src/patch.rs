@@ -91,6 +91,11 @@ impl Patch {
         }
     }
 
+    /// A patch as upstream's language prints it, for refusals.
+    pub fn shown(patch: &Value) -> String {
+        strategic::shown(patch)
+    }
+
     /// The resource version that the patch itself demands, if it does.
     pub fn resource_version(&self) -> Option<&str> {
         match self {

@@ -6,6 +6,7 @@
 mod faults;
 mod lists;
 
+pub(crate) use faults::shown;
 use faults::{bad_argument, bad_directive, bad_request, failed};
 use lists::{arranged, merge_list};
 use master_kinds::error::ApiError;

@@ -9,6 +9,7 @@ use crate::table::{self, Include, Style};
 use crate::validate::Fields;
 use http::{HeaderValue, Response, StatusCode, header};
 use master_store::Entry;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 impl Call {
@@ -62,9 +63,15 @@ impl Call {
 }
 
 /// An answer with a value, in JSON or YAML.
-pub(crate) fn value_answer(status: StatusCode, value: &Value, accept: Accept) -> Result<Response<Body>, ApiError> {
+pub(crate) fn value_answer(
+    status: StatusCode,
+    value: &impl Serialize,
+    accept: Accept,
+) -> Result<Response<Body>, ApiError> {
     if !accept.yaml {
-        let mut bytes = value.to_string().into_bytes();
+        let mut bytes = serde_json::to_vec(value).map_err(|error| {
+            ApiError::new(Reason::InternalError, format!("the answer cannot be written as JSON: {error}"))
+        })?;
         bytes.push(b'\n');
         return Ok(json_bytes(status, bytes));
     }

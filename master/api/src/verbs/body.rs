@@ -4,6 +4,7 @@ use super::Call;
 use crate::decode::{self, Decoded};
 use crate::error::{ApiError, Reason};
 use crate::protobuf;
+use crate::schema::Checked;
 use crate::server::Body;
 use crate::validate::Fields;
 use bytes::{Bytes, BytesMut};
@@ -55,9 +56,16 @@ impl Call {
 
     /// A body that was read as a document.
     pub(super) fn decode(&self, bytes: &[u8]) -> Result<Decoded, ApiError> {
+        let unrecognized = |error: ApiError| {
+            let (kind, why, start) = (&self.kind.kind, error.message, summary(bytes));
+            let text = format!(
+                "the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; {why} ({start})"
+            );
+            ApiError::new(Reason::BadRequest, text)
+        };
         match self.content_type() {
-            "application/json" | "" => decode::json(bytes),
-            "application/yaml" => decode::yaml(bytes),
+            "application/json" | "" => decode::json(bytes).map_err(unrecognized),
+            "application/yaml" => decode::yaml(bytes).map_err(unrecognized),
             "application/vnd.kubernetes.protobuf" => {
                 Ok(Decoded { value: protobuf::decode(bytes)?, duplicates: Vec::new() })
             }
@@ -78,33 +86,60 @@ impl Call {
                 format!("the body is not a {}: expected an object", self.kind.kind),
             ));
         };
-        Self::expect(&fields, "apiVersion", &self.kind.api_version())?;
-        Self::expect(&fields, "kind", &self.kind.kind)?;
+        self.expect(&fields)?;
         let warnings = self.check(&mut fields, &duplicates)?;
         Ok((fields, warnings))
     }
 
-    fn expect(fields: &Fields, key: &str, expected: &str) -> Result<(), ApiError> {
-        match fields.get(key) {
-            None | Some(Value::Null) => Ok(()),
-            Some(Value::String(text)) if text.is_empty() || text == expected => Ok(()),
-            Some(found) => {
-                let word = if key == "kind" { "kind" } else { "API version" };
-                let text = format!("the {word} in the data ({found}) does not match the expected {word} ({expected})");
-                Err(ApiError::new(Reason::BadRequest, text))
-            }
+    /// What an object says that it is must be what the path is of; what it does not say is taken for granted.
+    fn expect(&self, fields: &Fields) -> Result<(), ApiError> {
+        let said = |key: &str| fields.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
+        let (own_kind, own_version) = (self.kind.kind.clone(), self.kind.api_version());
+        let (kind, version) = (said("kind").unwrap_or(&own_kind), said("apiVersion").unwrap_or(&own_version));
+        if kind == own_kind && version == own_version {
+            return Ok(());
         }
+        let bad = |text: String| Err(ApiError::new(Reason::BadRequest, text));
+        let known = self.api.inner.registry.kinds().iter().any(|one| one.kind == kind && one.api_version() == version);
+        if known
+            && kind == own_kind
+            && version.rsplit_once('/').map(|(group, _)| group).unwrap_or_default() == self.kind.group
+        {
+            return bad(format!(
+                "the API version in the data ({version}) does not match the expected API version ({own_version})"
+            ));
+        }
+        let short = version.rsplit('/').next().unwrap_or(version);
+        let why = if known {
+            let package = self.kind.group.split('.').next().filter(|group| !group.is_empty()).unwrap_or("core");
+            format!("converting ({short}.{kind}) to ({package}.{own_kind}): unknown conversion")
+        } else {
+            format!(
+                "no kind {kind:?} is registered for version {version:?} in scheme \"pkg/api/legacyscheme/scheme.go:30\""
+            )
+        };
+        bad(format!("{kind} in version {short:?} cannot be handled as a {own_kind}: {why}"))
     }
 
     /// Holds an object against the kind's schema; unknown and duplicate fields are faults or warnings.
     pub(super) fn check(&self, fields: &mut Fields, duplicates: &[String]) -> Result<Warnings, ApiError> {
-        let checked = self.api.inner.registry.schemas().check(&self.kind.schema, fields);
+        let checked = self.compare(fields);
         if !checked.wrong.is_empty() {
             let (kind, version) = (&self.kind.kind, &self.kind.version);
-            let text =
-                format!("{kind} in version {version:?} cannot be handled as a {kind}: {}", checked.wrong.join("; "));
+            let wrong: Vec<String> = checked.wrong.iter().map(ToString::to_string).collect();
+            let text = format!("{kind} in version {version:?} cannot be handled as a {kind}: {}", wrong.join("; "));
             return Err(ApiError::new(Reason::BadRequest, text));
         }
+        self.judge(&checked, duplicates)
+    }
+
+    /// Holds an object against the kind's schema.
+    pub(super) fn compare(&self, fields: &mut Fields) -> Checked {
+        self.api.inner.registry.schemas().check(&self.kind.schema, fields)
+    }
+
+    /// What unknown and duplicate fields are: faults or warnings.
+    pub(super) fn judge(&self, checked: &Checked, duplicates: &[String]) -> Result<Warnings, ApiError> {
         let unknown = checked.unknown.iter().map(|path| format!("unknown field {path:?}"));
         let found: Warnings =
             unknown.chain(duplicates.iter().map(|path| format!("duplicate field {path:?}"))).collect();
@@ -122,6 +157,18 @@ impl Call {
             }
         }
     }
+}
+
+/// The beginning of a body, as text where it looks like JSON.
+fn summary(bytes: &[u8]) -> String {
+    const SHOWN: usize = 30;
+    let start = bytes.get(..SHOWN).unwrap_or(bytes);
+    let text = match bytes.first() {
+        None => return "<empty>".to_owned(),
+        Some(b'{') => String::from_utf8_lossy(start).into_owned(),
+        Some(_) => hex::encode(start),
+    };
+    if bytes.len() > SHOWN { format!("{text} ...") } else { text }
 }
 
 /// Reads a body within limits.

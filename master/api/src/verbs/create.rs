@@ -21,7 +21,12 @@ const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 pub(super) async fn create(call: &Call, content: Body) -> Result<Response<Body>, ApiError> {
     let (mut fields, warnings) = call.object(content).await?;
     let ownership = Ownership::of(&mut fields);
-    make(call, fields, &ownership, warnings).await
+    make(call, fields, &ownership, warnings.clone()).await.or_else(|error| refused(error, &warnings))
+}
+
+/// A refusal of what was read with warnings tells them as well.
+pub(super) fn refused(error: ApiError, warnings: &[String]) -> Result<Response<Body>, ApiError> {
+    if warnings.is_empty() { Err(error) } else { Ok(warned(crate::server::respond(&error), warnings)) }
 }
 
 /// Creates an object that was read or applied.
@@ -51,6 +56,9 @@ pub(super) async fn make(
         }
         // What the server says of a new object may speak of its name.
         (call.kind.strategy.create)(&mut fields);
+        if let Some(blank) = &call.kind.blank {
+            fields.entry("status").or_insert_with(|| blank.clone());
+        }
         let mut admitted = admit::create(call, &mut fields).await?;
         validate(call, &fields)?;
         admit::check(call, &fields, None, None, &mut admitted).await?;

@@ -10,6 +10,7 @@ use crate::error::{ApiError, Reason};
 use crate::object::{self, meta_text};
 use crate::patch::Patch;
 use crate::registry::Subresource;
+use crate::schema::Wrong;
 use crate::server::Body;
 use crate::validate::{At, Faults, Fields};
 use bytes::Bytes;
@@ -44,7 +45,11 @@ pub(super) async fn patch(
         }
         let mut fields = patch.apply(before, place)?;
         let ownership = Ownership::of(&mut fields);
-        let warnings = call.check(&mut fields, &duplicates).map_err(|error| misshapen(&bytes, &error))?;
+        let checked = call.compare(&mut fields);
+        if let Some(wrong) = checked.wrong.first() {
+            return Err(misshapen(&patch, &Value::Object(fields), wrong));
+        }
+        let warnings = call.judge(&checked, &duplicates)?;
         check_name(call, &fields)?;
         check_preconditions(call, &entry, &old, meta_text(&fields, "resourceVersion"), meta_text(&fields, "uid"))?;
         match write(call, subresource, &entry, old, fields, &ownership).await? {
@@ -56,13 +61,16 @@ pub(super) async fn patch(
     Err(call.conflict(MODIFIED))
 }
 
-/// The refusal of a patch that leaves behind what is no object of the kind: the patch is what is invalid.
-fn misshapen(patch: &[u8], error: &ApiError) -> ApiError {
-    let why = error.message.split_once(" cannot be handled as a ").and_then(|(_, rest)| rest.split_once(": "));
+/// The refusal of a patch that leaves behind what is no object of the kind: the patch is what is invalid, or where
+/// upstream has only bytes of the outcome, these are.
+fn misshapen(patch: &Patch, patched: &Value, wrong: &Wrong) -> ApiError {
+    let (value, why) = match patch {
+        Patch::Strategic(patch) => (Patch::shown(patch), wrong.restored()),
+        Patch::Merge(_) | Patch::Json(_) => (patched.to_string(), wrong.to_string()),
+    };
     let mut faults = Faults::default();
-    let value = Value::String(String::from_utf8_lossy(patch).into_owned());
-    faults.invalid(&At::root("patch"), &value, why.map_or(&*error.message, |(_, why)| why));
-    faults.into_error("", "", "").err().unwrap_or_else(|| error.clone())
+    faults.invalid(&At::root("patch"), &Value::String(value), &why);
+    faults.into_error("", "", "").err().unwrap_or_else(|| ApiError::new(Reason::BadRequest, why))
 }
 
 fn check_name(call: &Call, fields: &Fields) -> Result<(), ApiError> {

@@ -1,6 +1,6 @@
 //! Update, of objects and of those subresources that have the object's form.
 
-use super::create::{make, warned};
+use super::create::{make, refused, warned};
 use super::managed::{Ownership, same_but_times};
 use super::{Call, scale, store_error};
 use crate::admit;
@@ -25,7 +25,17 @@ pub(super) async fn update(
     subresource: Option<Subresource>,
     content: Body,
 ) -> Result<Response<Body>, ApiError> {
-    let (mut fields, warnings) = call.object(content).await?;
+    let (fields, warnings) = call.object(content).await?;
+    let answer = replace(call, subresource, fields).await;
+    answer.map(|response| warned(response, &warnings)).or_else(|error| refused(error, &warnings))
+}
+
+/// Replaces an object or a subresource by what was read.
+async fn replace(
+    call: &Call,
+    subresource: Option<Subresource>,
+    mut fields: Fields,
+) -> Result<Response<Body>, ApiError> {
     let ownership = Ownership::of(&mut fields);
     let name = meta_text(&fields, "name");
     if name != call.target.name {
@@ -48,7 +58,7 @@ pub(super) async fn update(
                 return Err(call.not_found());
             }
             call.may_create().await?;
-            match make(call, fields.clone(), &ownership, warnings.clone()).await {
+            match make(call, fields.clone(), &ownership, Vec::new()).await {
                 // Somebody else made it meanwhile.
                 Err(error) if error.reason == Reason::AlreadyExists => continue,
                 answer => return answer,
@@ -57,7 +67,7 @@ pub(super) async fn update(
         let old = object::decode_kept(&call.kind, &entry)?;
         check_preconditions(call, &entry, &old, &demanded, &uid)?;
         match write(call, subresource, &entry, old, fields.clone(), &ownership).await? {
-            Some(response) => return Ok(warned(response, &warnings)),
+            Some(response) => return Ok(response),
             None if demanded.is_empty() => {}
             None => return Err(call.conflict(MODIFIED)),
         }

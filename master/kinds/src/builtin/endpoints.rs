@@ -14,7 +14,6 @@ const SHOWN: usize = 3;
 pub(super) fn endpoints() -> Kind {
     Kind {
         short_names: &["ep"],
-        deprecated: Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"),
         columns: const { &[column("Endpoints", |fields, _| addresses(fields).into()), AGE] },
         strategy: Strategy {
             defaults: rules::defaults,
@@ -22,6 +21,7 @@ pub(super) fn endpoints() -> Kind {
             made_by_update: true,
             ..Strategy::default()
         },
+        deprecated: Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"),
         ..Kind::of::<Endpoints>(true)
     }
 }

@@ -3,6 +3,7 @@
 mod admission;
 mod admission_policy;
 mod admission_validate;
+mod blank;
 mod cells;
 mod certificate;
 mod certificate_validate;
@@ -60,6 +61,7 @@ pub fn all() -> Vec<Kind> {
     kinds.extend(groups());
     kinds.extend(pratique::all());
     deletion::tell(&mut kinds);
+    blank::tell(&mut kinds);
     warnings::tell(&mut kinds);
     kinds
 }

@@ -49,7 +49,7 @@ fn info<'a>(fields: &'a Fields, pointer: &str) -> &'a str {
 
 fn defaults(fields: &mut Fields) {
     allocatable(fields);
-    if let Some(spec) = fields.get_mut("spec").and_then(Value::as_object_mut) {
+    if let Value::Object(spec) = fields.entry("spec").or_insert_with(|| Value::Object(Fields::new())) {
         ranges(spec);
     }
 }

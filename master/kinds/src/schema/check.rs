@@ -4,23 +4,46 @@ use super::{Node, Schemas};
 use crate::quantity::Quantity;
 use base64::Engine;
 use serde_json::{Map, Value};
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 
 /// What was found in an object.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Checked {
     /// Paths of fields that the kind doesn't have; they are gone from the object.
     pub unknown: Vec<String>,
-    /// Values that cannot be read, each with its path.
-    pub wrong: Vec<String>,
+    /// Values that cannot be read.
+    pub wrong: Vec<Wrong>,
+}
+
+/// A value that cannot be read as what its field holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wrong {
+    path: String,
+    expected: &'static str,
+    found: String,
+    /// What upstream says of the value where a patch left it behind.
+    restored: Option<String>,
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: expected {}, found {}", self.path, self.expected, self.found)
+    }
+}
+
+impl Wrong {
+    /// The fault in upstream's words for what a strategic merge patch leaves behind.
+    pub fn restored(&self) -> String {
+        self.restored.clone().unwrap_or_else(|| self.to_string())
+    }
 }
 
 /// Faults told at most; an object of three megabytes can hold very many.
 const MOST: usize = 100;
 
 impl Schemas {
-    /// Checks an object against the definition `name`, drops unknown fields and nulls, and writes each quantity in its
-    /// canonical form.
+    /// Checks an object against the definition `name`, drops unknown fields, nulls and empty maps, and writes each
+    /// quantity in its canonical form.
     pub fn check(&self, name: &str, object: &mut Map<String, Value>) -> Checked {
         let mut checked = Checked::default();
         let mut path = String::new();
@@ -78,6 +101,8 @@ impl Schemas {
             path.push_str(key);
             let keep = match known.fields.get(key.as_str()) {
                 Some(_) if value.is_null() => false,
+                // Upstream's types know no difference between an empty map and none.
+                Some(field) if matches!(self.nodes[field.node], Node::Map(_)) && is_empty(value) => false,
                 Some(field) => {
                     self.value(field.node, value, path, checked);
                     true
@@ -117,11 +142,15 @@ impl Schemas {
             }
             (Node::Quantity, Value::Number(_) | Value::String(_)) => match Quantity::read(value) {
                 Some(quantity) => rewrite(value, quantity),
-                None => checked.wrong.push(format!("{path}: expected a quantity, found {}", found(value))),
+                None => {
+                    let (path, found) = (path.clone(), found(value));
+                    checked.wrong.push(Wrong { path, expected: "a quantity", found, restored: None });
+                }
             },
             _ => {
                 if let Some(expected) = mismatch(node, value) {
-                    checked.wrong.push(format!("{path}: expected {expected}, found {}", found(value)));
+                    let (path, found, restored) = (path.clone(), found(value), restored(node, value));
+                    checked.wrong.push(Wrong { path, expected, found, restored });
                 }
             }
         }
@@ -134,6 +163,10 @@ fn rewrite(value: &mut Value, quantity: Quantity) {
     if value.as_str() != Some(text.as_str()) {
         *value = Value::String(text);
     }
+}
+
+fn is_empty(value: &Value) -> bool {
+    value.as_object().is_some_and(Map::is_empty)
 }
 
 /// What was expected, where a simple value is something else.
@@ -164,6 +197,29 @@ fn found(value: &Value) -> String {
         Value::Array(_) => "an array".to_owned(),
         Value::Object(_) => "an object".to_owned(),
     }
+}
+
+/// Upstream's refusal to make a field of a value of another shape; fields that read their text themselves have none.
+fn restored(node: &Node, value: &Value) -> Option<String> {
+    let (kind, name) = match value {
+        Value::Null => return None,
+        Value::Bool(_) => ("bool", "bool"),
+        Value::Number(number) if number.is_f64() => ("float64", "float64"),
+        Value::Number(_) => ("int64", "int64"),
+        Value::String(_) => ("string", "string"),
+        Value::Array(_) => ("slice", "[]interface {}"),
+        Value::Object(_) => ("map", "map[string]interface {}"),
+    };
+    Some(match node {
+        Node::Object(_) => format!("cannot restore struct from: {kind}"),
+        Node::Map(_) => format!("cannot restore map from {kind}"),
+        Node::Array(_) => format!("cannot restore slice from {kind}"),
+        Node::String => format!("cannot convert {name} to string"),
+        Node::Boolean => format!("cannot convert {name} to bool"),
+        Node::Number => format!("cannot convert {name} to float64"),
+        Node::Integer { narrow } => format!("cannot convert {name} to {}", if *narrow { "int32" } else { "int64" }),
+        Node::Time | Node::Bytes | Node::Quantity | Node::IntOrString | Node::Any => return None,
+    })
 }
 
 fn is_time(text: &str) -> bool {

@@ -7,6 +7,7 @@ pub mod merge;
 mod normalize;
 mod place;
 
+pub use check::{Checked, Wrong};
 use merge::Merge;
 pub use place::{Absent, Leaf, List, ListKey, Place, Shape};
 use schemars::generate::{SchemaGenerator, SchemaSettings};

@@ -42,7 +42,7 @@ pub(super) fn bad_argument(expected: &str, found: &Value) -> ApiError {
 }
 
 /// A value as upstream's language prints it.
-pub(super) fn shown(value: &Value) -> String {
+pub(crate) fn shown(value: &Value) -> String {
     match value {
         Value::Null => "<nil>".to_owned(),
         Value::Bool(value) => value.to_string(),
