@@ -1,4 +1,4 @@
-//! An unmodified kubectl against a listening server.
+//! An unmodified kubectl against a listening server, line by line or as a whole transcript.
 
 use super::Server;
 use master_api::{Options, ServeOptions};
@@ -33,10 +33,18 @@ impl Cluster {
         Self { server, folder }
     }
 
+    /// A file for kubectl to read; commands run in its folder.
+    pub(crate) fn file(&self, name: &str, text: &str) {
+        let path = self.folder.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(kubectl());
         command
             .args(arguments)
+            .current_dir(self.folder.path())
             .env("KUBECONFIG", self.folder.path().join("config"))
             .env("HOME", self.folder.path())
             .stdin(Stdio::piped())
@@ -48,11 +56,7 @@ impl Cluster {
 
     /// Runs kubectl; whether it succeeded, and all it said.
     pub(crate) async fn run(&self, arguments: &[&str], input: &str) -> (bool, String) {
-        let mut child = self.command(arguments).spawn().unwrap();
-        child.stdin.take().unwrap().write_all(input.as_bytes()).await.unwrap();
-        let output = child.wait_with_output().await.unwrap();
-        let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-        (output.status.success(), said)
+        finish(self.command(arguments), input).await
     }
 
     /// Runs kubectl, which must succeed and say `expected`.
@@ -71,4 +75,83 @@ impl Cluster {
         let (success, said) = self.run(&arguments, input).await;
         assert!(!success && said.contains(expected), "kubectl {line}: {said}");
     }
+
+    /// Plays a transcript. A line that begins with `$` is a command that must succeed, with `!` one that must fail;
+    /// each line below it must be said by it, however wide the gaps between words, and with `~` in front must not
+    /// be. `NAME=value` before the command is its environment, quotes hold words together, and `< NAME` at its end
+    /// feeds it the document of that name. All that is not as it should be is told at the end.
+    pub(crate) async fn plays(&self, documents: &[(&str, &str)], transcript: &str) {
+        let mut faults = Vec::new();
+        let (mut said, mut asked) = (String::new(), "");
+        for line in transcript.lines().map(str::trim).filter(|line| !line.is_empty()) {
+            if let Some(command) = line.strip_prefix("$ ").or_else(|| line.strip_prefix("! ")) {
+                let (success, text) = self.plays_one(documents, command).await;
+                (asked, said) = (line, even(&text));
+                if success != line.starts_with('$') {
+                    faults.push(format!("{asked}\n{said}"));
+                }
+                continue;
+            }
+            let (unwanted, text) = line.strip_prefix("~ ").map_or((false, line), |text| (true, text));
+            if said.contains(&even(text)) == unwanted {
+                faults.push(format!("{asked}\n{line} is {} in: {said}", if unwanted { "" } else { "not" }));
+            }
+        }
+        assert!(faults.is_empty(), "{}", faults.join("\n\n"));
+    }
+
+    async fn plays_one(&self, documents: &[(&str, &str)], line: &str) -> (bool, String) {
+        let (line, input) = match line.rsplit_once(" < ") {
+            Some((line, name)) => {
+                let document = documents.iter().find(|(known, _)| *known == name);
+                (line, document.expect("the transcript names a document that there is").1)
+            }
+            None => (line, ""),
+        };
+        let words = words(line);
+        let set = words.iter().take_while(|word| is_variable(word)).count();
+        let (variables, arguments) = words.split_at(set);
+        let mut command = self.command(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+        command.envs(variables.iter().filter_map(|word| word.split_once('=')));
+        finish(command, input).await
+    }
+}
+
+async fn finish(mut command: Command, input: &str) -> (bool, String) {
+    let mut child = command.spawn().unwrap();
+    // A command that reads nothing may be gone before it is fed.
+    let fed = child.stdin.take().unwrap().write_all(input.as_bytes()).await;
+    fed.or_else(|error| if error.kind() == std::io::ErrorKind::BrokenPipe { Ok(()) } else { Err(error) }).unwrap();
+    let output = child.wait_with_output().await.unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    (output.status.success(), said)
+}
+
+/// A text with one space wherever there are gaps in a line.
+fn even(text: &str) -> String {
+    let lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn is_variable(word: &str) -> bool {
+    word.split_once('=').is_some_and(|(name, _)| name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_'))
+}
+
+/// Words as a shell has them: apart by spaces, together between single quotes.
+fn words(line: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut quoted = false;
+    for letter in line.chars() {
+        match letter {
+            '\'' => {
+                quoted = !quoted;
+                word.get_or_insert_default();
+            }
+            ' ' if !quoted => words.extend(word.take()),
+            other => word.get_or_insert_default().push(other),
+        }
+    }
+    words.extend(word);
+    words
 }

@@ -140,13 +140,14 @@ impl Schemas {
                     path.truncate(length);
                 }
             }
-            (Node::Quantity, Value::Number(_) | Value::String(_)) => match Quantity::read(value) {
-                Some(quantity) => rewrite(value, quantity),
-                None => {
+            (Node::Quantity, Value::Number(_) | Value::String(_)) => {
+                if let Some(quantity) = Quantity::read(value) {
+                    rewrite(value, quantity);
+                } else {
                     let (path, found) = (path.clone(), found(value));
                     checked.wrong.push(Wrong { path, expected: "a quantity", found, restored: None });
                 }
-            },
+            }
             _ => {
                 if let Some(expected) = mismatch(node, value) {
                     let (path, found, restored) = (path.clone(), found(value), restored(node, value));

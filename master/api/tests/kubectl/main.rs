@@ -1,0 +1,54 @@
+//! An unmodified kubectl against the listener, a module for each theme: every verb that needs no tunnel.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may stop at the first surprise")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod access;
+mod applying;
+mod changing;
+mod creating;
+mod documents;
+mod everyday;
+mod removing;
+mod showing;
+mod waiting;
+mod workloads;
+
+use common::kubectl::Cluster;
+
+/// A pod that asks for nothing.
+pub(crate) const POD: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: web, labels: {app: web}}
+spec: {containers: [{name: c, image: 'reg/x:1'}]}
+";
+
+/// Two replicas of one container.
+pub(crate) const DEPLOYMENT: &str = "
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, labels: {app: web}}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec: {containers: [{name: x, image: 'reg/x:1', ports: [{containerPort: 8080}]}]}
+";
+
+/// A node that nobody runs.
+pub(crate) const NODE: &str = "
+apiVersion: v1
+kind: Node
+metadata: {name: n1}
+status: {capacity: {cpu: '4', memory: 8Gi, pods: '110'}}
+";
+
+/// Plays a transcript on a cluster of its own.
+async fn play(documents: &[(&str, &str)], transcript: &str) {
+    let cluster = Cluster::start().await;
+    cluster.plays(documents, transcript).await;
+    cluster.server.stop().await;
+}
