@@ -37,7 +37,11 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     let authority = open_authority(&args, &settings, attestor.clone()).await?;
     let (wanted, signer) = (settings.clone(), authority.clone());
     let options = tokio::task::spawn_blocking(move || api::options(&wanted, &signer)).await.map_err(Error::Task)??;
-    let api = open_api(&args, &settings, options)?;
+    // Bound before it is told to anybody: the port may be the kernel's choice. Who calls early waits.
+    let listener =
+        TcpListener::bind(args.listen).await.map_err(|source| Error::Listen { address: args.listen, source })?;
+    let listen = listener.local_addr().unwrap_or(args.listen);
+    let api = open_api(&args, &settings, listen, options)?;
     // Before the bootstrap's paths are hung in: they let nothing else pass.
     api.prepare().await.map_err(Error::Prepare)?;
     let now = SystemTime::now();
@@ -48,11 +52,8 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     api.set_extensions(service.paths());
     api.set_deny_list(service.deny_list());
     api.set_node_dialer(Arc::new(Dialer::new(authority.clone())?));
-    let listener =
-        TcpListener::bind(args.listen).await.map_err(|source| Error::Listen { address: args.listen, source })?;
     if settings.cluster.admin_key.is_none() {
         let path = args.admin_kubeconfig.clone().unwrap_or_else(|| args.data.join("admin.kubeconfig"));
-        let listen = listener.local_addr().unwrap_or(args.listen);
         kubeconfig::write(&path, &authority, settings.cluster.name.as_str(), listen)?;
         tracing::warn!(
             kubeconfig = %path.display(),
@@ -161,11 +162,11 @@ async fn open_authority(
     tokio::task::spawn_blocking(open).await.map_err(Error::Task)?.map(Arc::new)
 }
 
-fn open_api(args: &RunArgs, settings: &Settings, options: Options) -> Result<ApiServer, Error> {
+fn open_api(args: &RunArgs, settings: &Settings, listen: SocketAddr, options: Options) -> Result<ApiServer, Error> {
     let path = args.data.join("store");
     make_folder(&path)?;
     let store = EmbeddedStore::open(&path).map_err(|source| Error::Store { path, source })?;
-    let options = Options { ranges: ranges(settings, args.listen), ..options };
+    let options = Options { ranges: ranges(settings, listen), ..options };
     Ok(ApiServer::new(Arc::new(store), options))
 }
 

@@ -156,11 +156,12 @@ mod tests {
             admin_kubeconfig: None,
             ca_pin: None,
         };
-        let master = tokio::spawn(crate::run::run(run));
+        let mut master = tokio::spawn(crate::run::run(run));
         let kubeconfig = data.join("admin.kubeconfig");
         while !std::fs::read_to_string(&kubeconfig).is_ok_and(|text| text.contains("client-key-data")) {
-            assert!(!master.is_finished(), "it runs");
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            if let Ok(ended) = tokio::time::timeout(std::time::Duration::from_millis(5), &mut master).await {
+                panic!("the master ended: {:?}", ended.unwrap().map_err(|error| crate::chain(&error)));
+            }
         }
         let asked = |kubeconfig: &Path, out: &str| SnapshotArgs {
             data: None,

@@ -65,7 +65,7 @@ impl Ownership {
     }
 }
 
-/// By whom the write is: as the query names it, else as the client calls itcall.
+/// By whom the write is: as the query names it, else as the client calls itself.
 pub(super) fn manager(call: &Call) -> String {
     let named = call.query.get("fieldManager");
     if !named.is_empty() {
