@@ -317,7 +317,7 @@ fn step(view: View<'_>, container: &Container, kind: Kind, plan: &mut Plan) {
         }
         ContainerState::Exited { .. } => {
             if let Some((at, backoff)) = restart(view.pod, seen) {
-                if at > view.now {
+                if waits(at, backoff, view.now) {
                     plan.wake_at(at);
                 } else {
                     start(view, container, kind, seen.key.attempt.saturating_add(1), Some(backoff), plan);
@@ -340,6 +340,12 @@ pub(crate) fn restart(pod: &Pod, seen: &Seen) -> Option<(Timestamp, Duration)> {
     let wait =
         if seen.this_boot { after_run(seen.backoff, between(*started_at, *finished_at)) } else { Duration::ZERO };
     Some((later(*finished_at, wait), wait))
+}
+
+/// Whether the next attempt is still to come. One that waits not at all never is, whatever the clocks say: an end
+/// may be dated later than `now` by a clock that was set back.
+pub(crate) fn waits(at: Timestamp, backoff: Duration, now: Timestamp) -> bool {
+    !backoff.is_zero() && at > now
 }
 
 fn start(view: View<'_>, container: &Container, kind: Kind, attempt: u32, backoff: Option<Duration>, plan: &mut Plan) {

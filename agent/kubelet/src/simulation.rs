@@ -319,6 +319,21 @@ fn a_crashing_container_is_restarted_ever_more_slowly_and_says_so() {
 }
 
 #[test]
+fn a_first_restart_waits_for_no_clock() {
+    let natures = vec![Nature { ends: None, obeys: true }];
+    let mut world = World::new(&Story { policy: "Always", inits: 0, mains: 1, grace: 1, natures, blows: Vec::new() });
+    world.settle().unwrap();
+    let set_back = world.now;
+    world.now = later(world.now, Duration::from_secs(3600));
+    let id = world.seen[0].id.clone();
+    world.end(&id, 1);
+    world.now = set_back;
+    world.settle().unwrap();
+    assert_eq!(world.starts["main0"], 2, "an end dated later than now is followed at once");
+    assert_eq!(waiting_reason(&world), None);
+}
+
+#[test]
 fn policies_decide_what_an_end_means() {
     let phase = |world: &World| world.written.as_ref().unwrap().phase.clone().unwrap();
     assert_eq!(phase(&crashing("Never", 1, 5)), "Failed");

@@ -3,7 +3,7 @@
 
 use crate::machine::{
     End, Failure, PULL_ERROR_SHOWN, RestartPolicy, View, containers, end_of, init_done, initialized, latest, previous,
-    restart,
+    restart, waits,
 };
 use crate::qos;
 use agent_runtime::{Container as Seen, ContainerState as State, Kind};
@@ -192,7 +192,7 @@ impl Scene<'_> {
         }
         let pod = &self.view.pod.metadata;
         let text = |value: &Option<String>| value.clone().unwrap_or_default();
-        (at > self.view.now).then(|| {
+        waits(at, wait, self.view.now).then(|| {
             let place = format!("{}_{}({})", text(&pod.name), text(&pod.namespace), text(&pod.uid));
             let message =
                 format!("back-off {} restarting failed container={} pod={place}", spoken(wait), container.name);

@@ -105,11 +105,11 @@ impl Worker {
     }
 
     async fn step_orphan(&mut self, grace: Duration) -> Next {
-        let now = Timestamp::now();
         let seen = match self.shared.runtime.list(Some(&self.pod.uid)).await {
             Ok(seen) => seen,
             Err(error) => return self.unreachable(&error),
         };
+        let now = Timestamp::now();
         self.probes.stop_all();
         self.notes.ending.get_or_insert(now);
         let plan = plan_orphan(&seen, &self.notes, grace, now);
@@ -117,11 +117,13 @@ impl Worker {
     }
 
     async fn step(&mut self, pod: &Arc<Pod>) -> Next {
-        let now = Timestamp::now();
         let seen = match self.shared.runtime.list(Some(&self.pod.uid)).await {
-            Ok(seen) => recover(pod, seen, now),
+            Ok(seen) => seen,
             Err(error) => return self.unreachable(&error),
         };
+        // Taken after the look: nothing seen is of a later time, unless somebody set the clock back.
+        let now = Timestamp::now();
+        let seen = recover(pod, seen, now);
         if end_of(pod, now).is_some() {
             self.notes.ending.get_or_insert(now);
             self.probes.stop_all();
