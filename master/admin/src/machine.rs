@@ -10,6 +10,9 @@ use config_kube::{Machine, MachineSpec};
 use config_model::Document;
 use std::path::{Path, PathBuf};
 
+/// Where a machine may find its user-data, as its measurement names it.
+pub(crate) const SOURCES: [&str; 4] = ["nocloud", "smbios", "fw_cfg", "image"];
+
 /// What describes a machine.
 #[derive(Debug, clap::Args)]
 pub(crate) struct MachineArgs {
@@ -32,7 +35,7 @@ pub(crate) struct MachineArgs {
     #[arg(long, value_name = "FILE")]
     user_data: Vec<PathBuf>,
     /// Where the machine finds its user-data.
-    #[arg(long, default_value = "nocloud", value_parser = ["nocloud", "smbios", "fw_cfg", "image"])]
+    #[arg(long, default_value = "nocloud", value_parser = SOURCES)]
     source: String,
     /// IP address or DNS name that its serving certificate may carry. Repeat for more.
     #[arg(long)]

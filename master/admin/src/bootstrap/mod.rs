@@ -8,6 +8,7 @@ use crate::connection::{Connection, Endpoint};
 use crate::error::{Error, Result};
 use crate::files::{say, tell, write_private};
 use crate::key::AdminKey;
+use crate::machine::SOURCES;
 use crate::tls;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -54,7 +55,7 @@ pub(crate) struct BootstrapArgs {
     #[arg(long, value_name = "FILE")]
     user_data: PathBuf,
     /// Where the master found its user-data.
-    #[arg(long, default_value = "nocloud", value_parser = ["nocloud", "smbios", "fw_cfg", "image"])]
+    #[arg(long, default_value = "nocloud", value_parser = SOURCES)]
     user_data_source: String,
     /// The admin's private key; made if there is none.
     #[arg(long, value_name = "FILE")]

@@ -3,7 +3,7 @@
 
 use super::service::spec;
 use super::storage_validate::driver_name;
-use crate::validate::forms::{formed, has, needed_form, number, word};
+use crate::validate::forms::{self, formed, has, needed_form, number, word};
 use crate::validate::{At, Faults, Fields, default_to, get, items, labels, names, object, object_mut, resource, text};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -259,13 +259,7 @@ pub(super) fn tolerations(fields: &Fields, at: &At<'_>, faults: &mut Faults) {
 
 /// Checks a taint of a device.
 pub(super) fn taint(taint: &Fields, at: &At<'_>, faults: &mut Faults) {
-    formed(word(taint, "key"), &at.field("key"), names::qualified, faults);
-    formed(word(taint, "value"), &at.field("value"), names::label_value, faults);
-    if text(taint, "effect").is_empty() {
-        faults.required(&at.field("effect"), "");
-    } else {
-        faults.one_of(&at.field("effect"), get(taint, "effect"), EFFECTS);
-    }
+    forms::taint(taint, EFFECTS, at, faults);
 }
 
 fn constraint(constraint: &Fields, known: &Requests<'_>, at: &At<'_>, faults: &mut Faults) {

@@ -1,8 +1,8 @@
 //! What nodes must be, and how they may change (upstream: `ValidateNode`, `ValidateNodeUpdate`).
 
 use super::service::spec;
-use crate::validate::forms::{formed, word};
-use crate::validate::{At, Faults, Fields, get, items, names, net, object, resource, text};
+use crate::validate::forms;
+use crate::validate::{At, Faults, Fields, get, items, net, object, resource, text};
 use serde_json::Value;
 
 const EFFECTS: &[&str] = &["NoSchedule", "PreferNoSchedule", "NoExecute"];
@@ -22,13 +22,7 @@ fn taints(taints: &[Value], at: &At<'_>, faults: &mut Faults) {
     let mut known: Vec<(&str, &str)> = Vec::new();
     for (index, value) in taints.iter().enumerate() {
         let (at, Some(taint)) = (at.index(index), value.as_object()) else { continue };
-        formed(word(taint, "key"), &at.field("key"), names::qualified, faults);
-        formed(word(taint, "value"), &at.field("value"), names::label_value, faults);
-        if text(taint, "effect").is_empty() {
-            faults.required(&at.field("effect"), "");
-        } else {
-            faults.one_of(&at.field("effect"), get(taint, "effect"), EFFECTS);
-        }
+        forms::taint(taint, EFFECTS, &at, faults);
         let own = (text(taint, "key"), text(taint, "effect"));
         if known.contains(&own) {
             faults.duplicate_of(&at, value, "taints must be unique by key and effect pair");

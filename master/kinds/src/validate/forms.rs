@@ -1,7 +1,7 @@
 //! Small rules that many kinds share: texts that must be there, of a form or out of a list; numbers in a range.
 
 use super::meta::NameRule;
-use super::{At, Faults, Fields, get, text};
+use super::{At, Faults, Fields, get, names, text};
 use serde_json::Value;
 use std::sync::LazyLock;
 
@@ -208,5 +208,16 @@ mod tests {
         );
         assert_eq!(words(|faults| at_most_all(&json!("101%"), &at, faults)).len(), 1);
         assert_eq!(number_or_share(&json!("0%")), 0);
+    }
+}
+
+/// Checks a taint of a node or device, whose effects are these.
+pub(crate) fn taint(taint: &Fields, effects: &[&str], at: &At<'_>, faults: &mut Faults) {
+    formed(word(taint, "key"), &at.field("key"), names::qualified, faults);
+    formed(word(taint, "value"), &at.field("value"), names::label_value, faults);
+    if text(taint, "effect").is_empty() {
+        faults.required(&at.field("effect"), "");
+    } else {
+        faults.one_of(&at.field("effect"), get(taint, "effect"), effects);
     }
 }
