@@ -21,7 +21,6 @@ mod snapshot;
 use clap::{Parser, Subcommand};
 pub(crate) use error::{Error, chain};
 use std::net::SocketAddr;
-use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
@@ -75,29 +74,15 @@ pub(crate) struct RunArgs {
     ca_pin: Option<PathBuf>,
 }
 
-/// The variable by which the C library is told how many heaps it may have.
-const HEAPS: &str = "MALLOC_ARENA_MAX";
-
-/// Starts this program anew with few heaps. The C library would otherwise give each thread one of its own: with many
-/// objects that is a tenth more memory and no time saved. It reads the variable only before `main`.
-fn few_heaps() {
-    if std::env::var_os(HEAPS).is_some() {
-        return;
-    }
-    let heaps = std::thread::available_parallelism().map_or(1, |threads| threads.get().div_ceil(4));
-    let Ok(program) = std::env::current_exe() else { return };
-    let mut again = std::process::Command::new(program);
-    let error = again.args(std::env::args_os().skip(1)).env(HEAPS, heaps.to_string()).exec();
-    tracing::debug!(%error, "the program goes on with the heaps that it has");
-}
+/// Few arenas and early return of what is free, as `.cargo/config.toml` sets it: the C library's own allocator has either
+/// one lock for all threads or a heap for each, and both cost more with many objects.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let filter = EnvFilter::try_from_env("PRATIQUE_LOG").unwrap_or_else(|_unset| EnvFilter::new("info"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
-    if matches!(cli.command, Command::Run(_)) {
-        few_heaps();
-    }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().max_blocking_threads(16).build();
     let outcome = match (runtime, cli.command) {
         (Ok(runtime), Command::Run(args)) => runtime.block_on(run::run(args)),

@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Debian packages that building and testing need, all of which bookworm and trixie have under these names.
-/// gcc: the linker; libtss2-dev, pkg-config: the TPM stack; protobuf-compiler, libprotobuf-dev: containerd's API.
+/// gcc: the linker; make: the master's allocator; libtss2-dev, pkg-config: the TPM stack; protobuf-compiler,
+/// libprotobuf-dev: containerd's API.
 const PACKAGES: &[&str] = &[
     "gcc",
+    "make",
     "libc6-dev",
     "pkg-config",
     "libtss2-dev",
