@@ -3,12 +3,19 @@
 use crate::error::chain;
 use agent_enroll::Milestone;
 use jiff::Timestamp;
-use std::io::Write as _;
 
 /// Prints one line. Control characters, which only a hostile text would have, are left out.
 pub(crate) fn say(text: &str) {
+    say_to(&mut std::io::stdout().lock(), text);
+}
+
+/// As [`say`], on standard error: for a process whose standard output carries bytes.
+pub(crate) fn say_on_error(text: &str) {
+    say_to(&mut std::io::stderr().lock(), text);
+}
+
+fn say_to(out: &mut impl std::io::Write, text: &str) {
     let clean: String = text.chars().filter(|c| !c.is_control()).collect();
-    let mut out = std::io::stdout().lock();
     // With nobody left to read, there is nobody left to tell.
     writeln!(out, "pratique: {clean}").and_then(|()| out.flush()).ok();
 }

@@ -4,6 +4,8 @@
 //! and is then the node's kubelet until SIGTERM. On the first master's machine it also serves the attestor socket, by
 //! which the master, which has no TPM of its own, seals its keys and proves itself to the admin.
 //!
+//! `agent metadata` is another program for init: it fetches the machine's user-data before there is a configuration.
+//!
 //! Enter by [`run::run`]. It is the only owner of tasks: the attestor, the network, the keeper of the identity, the
 //! kubelet and its server; they meet through the identity's slots and the TPM's bounded channel. What a person must see goes to standard
 //! output as lines that start with `pratique:`; everything else is the log, on standard error.
@@ -13,6 +15,7 @@ mod console;
 mod error;
 mod glue;
 mod machine;
+mod metadata;
 mod network;
 mod node;
 mod run;
@@ -39,7 +42,12 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Prove the machine to its master and be its node.
-    Run(RunArguments),
+    Run(Box<RunArguments>),
+    /// Fetch the machine's user-data from its cloud's metadata service, over a network that reaches nothing else.
+    Metadata(metadata::MetadataArguments),
+    /// What `metadata` runs without rights.
+    #[command(hide = true)]
+    MetadataFetch(metadata::FetchArguments),
 }
 
 /// What `agent run` is told.
@@ -89,8 +97,17 @@ pub(crate) struct RunArguments {
     pub(crate) containerd_root: PathBuf,
 }
 
+/// Runs one command; its exit code.
+async fn perform(command: Command) -> Result<u8, error::Error> {
+    match command {
+        Command::Run(arguments) => run::run(*arguments).await.map(|()| 0),
+        Command::Metadata(arguments) => metadata::run(arguments).await,
+        Command::MetadataFetch(arguments) => metadata::fetch(arguments).await,
+    }
+}
+
 fn main() -> ExitCode {
-    let Arguments { command: Command::Run(arguments) } = Arguments::parse();
+    let Arguments { command } = Arguments::parse();
     let filter = EnvFilter::try_from_env("PRATIQUE_LOG").unwrap_or_else(|_unset| EnvFilter::new("info"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -100,7 +117,7 @@ fn main() -> ExitCode {
         .build();
     let outcome = match runtime {
         Ok(runtime) => {
-            let outcome = runtime.block_on(run::run(arguments));
+            let outcome = runtime.block_on(perform(command));
             // What still blocks (a TPM command, a name look-up) is not waited for.
             runtime.shutdown_background();
             outcome
@@ -108,7 +125,7 @@ fn main() -> ExitCode {
         Err(error) => Err(error::Error::Runtime(error)),
     };
     match outcome {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => ExitCode::from(code),
         Err(error) => {
             tracing::error!("{}", error::chain(&error));
             ExitCode::from(error.exit_code())

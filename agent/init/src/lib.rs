@@ -3,7 +3,8 @@
 //! Two stages of one static binary. In the initrd ([`initrd`]) it loads a few modules, finds the disk whose
 //! partitions carry the root hash of the kernel command line, opens the root through dm-verity and changes to it.
 //! From the verified root ([`stage2`]) it mounts, opens or makes the state partition, finds the machine's
-//! configuration, measures it into PCR 13 exactly once, and supervises containerd, agent and master.
+//! configuration, measures it into PCR 13 exactly once, and supervises containerd, agent and master. Where the
+//! configuration is a metadata service's, the agent fetches it under init's eye ([`cloud`], [`errand`]).
 //!
 //! Guarantees:
 //! - Nothing of the configuration's content reaches the console; milestones and failures are one line each.
@@ -17,8 +18,10 @@
 //! functions: [`gpt`], [`smbios`], [`label`], [`supervisor`], [`shutdown::unmount_order`].
 
 pub mod button;
+pub mod cloud;
 pub mod console;
 pub mod disks;
+pub mod errand;
 pub mod fatal;
 pub mod gpt;
 pub mod guid;

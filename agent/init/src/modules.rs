@@ -13,18 +13,33 @@ pub fn files(list: &str, base: &Path) -> Vec<PathBuf> {
     names.take(MOST).map(|name| base.join(name)).collect()
 }
 
+/// Drivers of Hyper-V, which complain loudly on any other machine, and how that one names itself.
+const HYPER_V: (&str, &str) = ("hv_", "Microsoft Corporation");
+
+/// Whether a module can be of use on a machine of this vendor.
+fn useful(file: &Path, vendor: &str) -> bool {
+    let (prefix, name) = HYPER_V;
+    let of_hyper_v = file.file_name().is_some_and(|file| file.to_string_lossy().starts_with(prefix));
+    !of_hyper_v || vendor.trim() == name
+}
+
 /// Loads every module of the list at `path` and returns what was refused; a missing hardware's driver is no reason to
 /// stop, what is really needed fails where it is used.
 pub fn load_list(path: &str, base: &str) -> Vec<agent_sys::Error> {
     match std::fs::read_to_string(path) {
-        Ok(list) => files(&list, Path::new(base)).iter().filter_map(|file| load(file).err()).collect(),
+        Ok(list) => {
+            let vendor = std::fs::read_to_string("/sys/class/dmi/id/sys_vendor").unwrap_or_default();
+            let mut wanted = files(&list, Path::new(base));
+            wanted.retain(|file| useful(file, &vendor));
+            wanted.iter().filter_map(|file| load(file).err()).collect()
+        }
         Err(cause) => vec![agent_sys::Error::new("read", path, cause)],
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::files;
+    use super::{files, useful};
     use std::path::{Path, PathBuf};
 
     #[test]
@@ -32,5 +47,12 @@ mod tests {
         let list = "dm-mod.ko\n\n# verity\n  /usr/lib/modules/6/erofs.ko \n";
         let expected = [PathBuf::from("/modules/dm-mod.ko"), PathBuf::from("/usr/lib/modules/6/erofs.ko")];
         assert_eq!(files(list, Path::new("/modules")), expected);
+    }
+
+    #[test]
+    fn drivers_of_hyper_v_load_there_alone() {
+        assert!(useful(Path::new("/modules/hv_vmbus.ko"), "Microsoft Corporation\n"));
+        assert!(!useful(Path::new("/modules/hv_vmbus.ko"), "QEMU\n"));
+        assert!(useful(Path::new("/modules/ena.ko"), "QEMU\n"));
     }
 }

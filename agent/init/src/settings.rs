@@ -15,6 +15,8 @@ pub struct Image {
     pub role: String,
     /// When it was built, seconds since 1970.
     pub build_time: u64,
+    /// Which metadata service may be asked: `auto`, `off` or a name.
+    pub metadata: String,
 }
 
 impl Image {
@@ -24,7 +26,7 @@ impl Image {
         let word = |key: &str| table.get(key).and_then(|value| value.as_str()).unwrap_or_default().to_owned();
         let seconds =
             table.get("build_time").and_then(toml::Value::as_integer).and_then(|time| u64::try_from(time).ok());
-        Self { id: word("id"), role: word("role"), build_time: seconds.unwrap_or(0) }
+        Self { id: word("id"), role: word("role"), build_time: seconds.unwrap_or(0), metadata: word("metadata") }
     }
 }
 
@@ -63,8 +65,9 @@ mod tests {
 
     #[test]
     fn the_image_s_facts_are_read() {
-        let image = Image::parse("id = \"a\"\nrole = \"master\"\nsvn = 1\nbuild_time = 1700000000\n");
-        assert_eq!(image, Image { id: "a".to_owned(), role: "master".to_owned(), build_time: 1_700_000_000 });
+        let image = Image::parse("id = \"a\"\nrole = \"master\"\nbuild_time = 1700000000\nmetadata = \"off\"\n");
+        let [id, role, metadata] = ["a", "master", "off"].map(str::to_owned);
+        assert_eq!(image, Image { id, role, build_time: 1_700_000_000, metadata });
         assert_eq!(Image::parse("???"), Image::default());
     }
 

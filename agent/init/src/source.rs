@@ -1,21 +1,31 @@
-//! Where the machine's configuration comes from: a NoCloud volume, SMBIOS, fw_cfg or the image itself, exactly one of them.
+//! Where the machine's configuration comes from: a NoCloud volume, SMBIOS, fw_cfg or the image itself, exactly one of
+//! them; or, where there is none of these, the metadata service of the machine's cloud.
+//!
+//! A machine that has a source of its own never asks a metadata service: whoever put it there meant it, and no network is
+//! needed. So the two can't contradict each other.
 
 use std::fs::{self, File};
 use std::io::Read as _;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::time::Duration;
 
+use agent_metadata::Platform;
 use agent_sys::mount::{Limits, mount, unmount};
 
+use crate::cloud;
+use crate::console::Console;
 use crate::disks::{self, Device};
+use crate::errand::ErrandError;
 use crate::label::{self, Kind};
 use crate::mounts::directory;
 use crate::smbios::{self, SmbiosError};
 
 /// Most bytes of a configuration.
-pub const MAX_BYTES: usize = 64 << 10;
+pub const MAX_BYTES: usize = agent_metadata::MAX_BYTES;
 /// How long a volume may take to appear.
 const APPEAR_LIMIT: Duration = Duration::from_secs(10);
+/// The same in a cloud with a metadata service, where a volume is the exception and the root's disk was there first.
+const APPEAR_LIMIT_IN_CLOUD: Duration = Duration::from_secs(2);
 const VOLUME_LABEL: &str = "CIDATA";
 const FILE: &str = "user-data";
 const MOUNT_POINT: &str = "/run/pratique/cidata";
@@ -48,8 +58,23 @@ impl std::fmt::Debug for Found {
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     /// Nothing was found.
-    #[error("no configuration was found on a volume labelled CIDATA, in SMBIOS, in fw_cfg or in the image")]
+    #[error(
+        "no configuration was found on a volume labelled CIDATA, in SMBIOS, in fw_cfg or in the image, and this machine \
+         has no metadata service that the image knows or allows"
+    )]
     None,
+    /// The metadata service was asked and has nothing for this machine.
+    #[error("no configuration was found on the machine, and the metadata service of {0} has no user-data for it")]
+    NoUserData(&'static str),
+    /// What answers in the metadata service's place is not to be used.
+    #[error("what the metadata service of {0} answered can't be used (see the lines above)")]
+    Service(&'static str),
+    /// The metadata service could not be reached.
+    #[error("the metadata service of {0} gave no answer in time (see the lines above)")]
+    NoAnswer(&'static str),
+    /// The program that asks the metadata service failed.
+    #[error("the program that asks the metadata service of {0} failed")]
+    Errand(&'static str, #[source] ErrandError),
     /// More than one was found.
     #[error("more than one configuration was found: {0}")]
     Several(String),
@@ -67,14 +92,24 @@ pub enum SourceError {
     Smbios(#[source] SmbiosError),
 }
 
-/// Finds the one configuration. Several sources are an error even if their bytes are the same.
-pub fn find() -> Result<Found, SourceError> {
+/// Finds the one configuration. Several sources are an error even if their bytes are the same; `service` is asked only
+/// where there is none.
+pub fn find(console: &Console, service: Option<Platform>) -> Result<Found, SourceError> {
+    match (local(service.is_some()), service) {
+        (Err(SourceError::None), Some(platform)) => cloud::fetch(console, platform),
+        (found, _) => found,
+    }
+}
+
+/// The one configuration on the machine itself.
+fn local(in_cloud: bool) -> Result<Found, SourceError> {
+    let patience = if in_cloud { APPEAR_LIMIT_IN_CLOUD } else { APPEAR_LIMIT };
     let strings = smbios_strings().map_err(SourceError::Smbios)?;
     let mut there: Vec<Found> = strings.into_iter().map(|bytes| Found { label: "smbios", bytes }).collect();
     there.extend(file_source("fw_cfg", FW_CFG)?);
     there.extend(file_source("image", IMAGE)?);
     // These are there from the start; a volume may still be on its way.
-    let limit = if there.is_empty() { APPEAR_LIMIT } else { Duration::ZERO };
+    let limit = if there.is_empty() { patience } else { Duration::ZERO };
     let volumes = disks::wait_for(limit, || Some(volumes()).filter(|all| !all.is_empty())).unwrap_or_default();
     decide(&volumes, there)?.map_or_else(|(device, kind)| read_volume(&device, kind), Ok)
 }
@@ -156,7 +191,8 @@ fn read_volume(device: &Device, kind: Kind) -> Result<Found, SourceError> {
     Ok(Found { label: "nocloud", bytes: bytes? })
 }
 
-fn read_file(path: &str, node: &str) -> Result<Vec<u8>, SourceError> {
+/// The bytes of a plain file, 1 to [`MAX_BYTES`]; `node` is its name in messages.
+pub(crate) fn read_file(path: &str, node: &str) -> Result<Vec<u8>, SourceError> {
     let read = |cause| SourceError::Read(node.to_owned(), cause);
     let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
     let file = File::options().read(true).custom_flags(flags).open(path).map_err(read)?;
@@ -228,6 +264,13 @@ mod tests {
         assert!(file_source("image", &path("folder")).is_err());
         std::os::unix::fs::symlink(path("good"), path("link")).expect("linked");
         assert!(file_source("image", &path("link")).is_err());
+    }
+
+    #[test]
+    fn admins_are_told_of_every_source() {
+        let services = agent_metadata::Platform::ALL.map(agent_metadata::Platform::label);
+        let all = [&["nocloud", "smbios", "fw_cfg", "image"][..], &services[..]].concat();
+        assert_eq!(all, config_model::machine::USER_DATA_SOURCES);
     }
 
     #[test]

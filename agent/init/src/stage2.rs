@@ -3,17 +3,18 @@
 use std::fs;
 use std::process::ExitCode;
 
+use agent_metadata::Setting;
 use agent_sys::process::Program;
 use agent_sys::signal::Signals;
 
 use crate::console::Console;
-use crate::fatal::Fatal;
+use crate::fatal::{Fatal, Then};
 use crate::mounts::{self, directory};
 use crate::services::{self, Service, UNHEALTHY_LIMIT};
 use crate::settings::{self, Image};
 use crate::source::SourceError;
 use crate::state::State;
-use crate::{measure, modules, source, state};
+use crate::{cloud, measure, modules, source, state};
 
 const CGROUPS: &str = "/sys/fs/cgroup";
 const MODULE_LIST: &str = "/usr/lib/pratique/modules";
@@ -38,7 +39,8 @@ const SETTINGS: [(&str, &str); 9] = [
 #[error("the last {0} boots ended because a service could not be kept alive")]
 struct Unhealthy(u32);
 
-/// Runs the second stage. Whatever fails, init stays up so that the machine can be read and switched off.
+/// Runs the second stage. Whatever fails, init stays up so that the machine can be read and switched off, unless the
+/// failure may pass by a reboot.
 pub fn run(console: &Console) -> ExitCode {
     let signals = match Signals::open() {
         Ok(signals) => signals,
@@ -48,11 +50,17 @@ pub fn run(console: &Console) -> ExitCode {
             return crate::initrd::stop(&fatal);
         }
     };
-    let ready = steps(console).unwrap_or_else(|fatal| {
-        console.fatal(&fatal);
-        console.milestone("held: no service is started");
-        Vec::new()
-    });
+    let ready = match steps(console) {
+        Ok(ready) => ready,
+        Err(fatal) => {
+            console.fatal(&fatal);
+            if fatal.then == Then::RebootLater {
+                return crate::initrd::stop(&fatal);
+            }
+            console.milestone("held: no service is started");
+            Vec::new()
+        }
+    };
     services::run(console, signals, ready)
 }
 
@@ -71,7 +79,7 @@ fn steps(console: &Console) -> Result<Vec<Service>, Fatal> {
         let cure = "read /var/log/pratique, then power off and on to try again";
         return Err(Fatal::hold("SERVICE", cure, Unhealthy(count)));
     }
-    configure(console)?;
+    configure(console, &image)?;
     Ok(table(&image))
 }
 
@@ -101,17 +109,9 @@ fn prepare(console: &Console) -> Result<Image, Fatal> {
 }
 
 /// Finds and measures the configuration.
-fn configure(console: &Console) -> Result<(), Fatal> {
-    let found = source::find().map_err(|cause| {
-        let cure = match cause {
-            SourceError::None => "attach a volume CIDATA with user-data, or set the SMBIOS string; then reboot",
-            SourceError::Several(_) => "leave exactly one; then reboot",
-            SourceError::Mount(..) | SourceError::Read(..) | SourceError::Unusable(..) | SourceError::Smbios(_) => {
-                "provide one plain TOML of at most 64 KiB; then reboot"
-            }
-        };
-        Fatal::hold("CONFIG", cure, cause)
-    })?;
+fn configure(console: &Console, image: &Image) -> Result<(), Fatal> {
+    let service = agent_metadata::platform::choose(Setting::parse(&image.metadata), &cloud::dmi());
+    let found = source::find(console, service).map_err(no_configuration)?;
     let name = settings::claimed_name(&found.bytes).unwrap_or_else(|| "localhost".to_owned());
     warn(console, "NAME", agent_sys::power::set_host_name(&name).err());
     let measurement = measure::measure(&found)?;
@@ -119,6 +119,23 @@ fn configure(console: &Console) -> Result<(), Fatal> {
     let how = if measurement.measured { "measured" } else { "not measured (no TPM)" };
     console.milestone(&format!("config {how} source={} digest={digest}", found.label));
     Ok(())
+}
+
+/// What to do about a configuration that was not found.
+fn no_configuration(cause: SourceError) -> Fatal {
+    let cure = match cause {
+        SourceError::None => "attach a volume CIDATA with user-data, or set the SMBIOS string; then reboot",
+        SourceError::NoUserData(_) => "give the machine user-data in its cloud's console or API; then reboot",
+        SourceError::Service(_) => "the line above says what to change; then reboot",
+        SourceError::NoAnswer(_) | SourceError::Errand(..) => {
+            return Fatal::retry("CONFIG", "trying again by a reboot in a minute", cause);
+        }
+        SourceError::Several(_) => "leave exactly one; then reboot",
+        SourceError::Mount(..) | SourceError::Read(..) | SourceError::Unusable(..) | SourceError::Smbios(_) => {
+            "provide one plain TOML of at most 64 KiB; then reboot"
+        }
+    };
+    Fatal::hold("CONFIG", cure, cause)
 }
 
 /// The services of this image.

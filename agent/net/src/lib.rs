@@ -6,11 +6,14 @@
 //! channel. Inside, one DHCP driver for each interface runs in the same task and reports leases over a bounded
 //! channel; nothing else is spawned.
 //!
+//! [`errand`] is the other way in: one host is reached for a while, before there is a configuration.
+//!
 //! Decisions are pure: [`dhcp`] (a client as event and time in, packets and leases out), [`plan`] (which interface
 //! gets what), [`resolver`]. IPv6 addresses come from the configuration or from the kernel's own router discovery.
 
 pub mod dhcp;
 mod driver;
+pub mod errand;
 mod error;
 mod link;
 pub mod plan;

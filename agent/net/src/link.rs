@@ -7,7 +7,7 @@ use std::path::Path;
 use futures_util::TryStreamExt;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
 use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage};
-use rtnetlink::packet_route::route::RouteMessage;
+use rtnetlink::packet_route::route::{RouteMessage, RouteScope};
 use rtnetlink::{Handle, LinkUnspec, RouteMessageBuilder};
 
 use crate::dhcp::Lease;
@@ -83,16 +83,47 @@ impl Netlink {
 
     /// Takes a leased address away; the kernel takes the routes that need it along.
     pub(crate) async fn remove_lease(&self, index: u32, lease: &Lease) -> Result<(), NetError> {
+        self.remove_address(index, lease.address, lease.prefix).await
+    }
+
+    /// Takes an address away.
+    pub(crate) async fn remove_address(&self, index: u32, address: Ipv4Addr, prefix: u8) -> Result<(), NetError> {
         let mut message = AddressMessage::default();
         message.header.family = rtnetlink::packet_route::AddressFamily::Inet;
         message.header.index = index;
-        message.header.prefix_len = lease.prefix;
-        message.attributes.push(AddressAttribute::Local(lease.address.into()));
+        message.header.prefix_len = prefix;
+        message.attributes.push(AddressAttribute::Local(address.into()));
         let done = self.0.address().del(message).execute().await;
-        done.map_err(|error| NetError::Refused(format!("remove {}", lease.address), error))
+        done.map_err(|error| NetError::Refused(format!("remove {address}"), error))
     }
 
-    async fn add_address(&self, index: u32, address: IpAddr, prefix: u8) -> Result<(), NetError> {
+    /// Switches an interface on or off, and nothing else.
+    pub(crate) async fn switch(&self, link: &Link, on: bool) -> Result<(), NetError> {
+        let message = LinkUnspec::new_with_index(link.index);
+        let message = if on { message.up() } else { message.down() }.build();
+        let done = self.0.link().change(message).execute().await;
+        let what = if on { "on" } else { "off" };
+        done.map_err(|error| NetError::Refused(format!("switch {} {what}", link.name), error))
+    }
+
+    /// Sets a route to one host alone, by a gateway or on the segment itself.
+    pub(crate) async fn add_host_route(
+        &self,
+        index: u32,
+        host: Ipv4Addr,
+        gateway: Option<Ipv4Addr>,
+    ) -> Result<(), NetError> {
+        let route = RouteMessageBuilder::<Ipv4Addr>::new().destination_prefix(host, 32).output_interface(index);
+        let route: RouteMessage = match gateway {
+            Some(gateway) => route.gateway(gateway).onlink().build(),
+            None => route.scope(RouteScope::Link).build(),
+        };
+        let done = self.0.route().add(route).replace().execute().await;
+        done.map_err(|error| NetError::Refused(format!("add the route to {host}"), error))
+    }
+
+    /// Gives an interface an address.
+    pub(crate) async fn add_address(&self, index: u32, address: IpAddr, prefix: u8) -> Result<(), NetError> {
         let done = self.0.address().add(index, address, prefix).replace().execute().await;
         done.map_err(|error| NetError::Refused(format!("add {address}/{prefix}"), error))
     }

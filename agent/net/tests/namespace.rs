@@ -2,24 +2,23 @@
 //! virtual cable. Needs root (the test suite runs as root).
 #![allow(clippy::unwrap_used, reason = "in tests a panic is the verdict")]
 
+mod support;
+
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
 use agent_net::{Status, Task, run};
 use config_model::network::{Interface, Network, Selector};
-use dhcproto::v4::{DhcpOption, Message, MessageType, Opcode};
-use dhcproto::{Decodable, Decoder, Encodable, Encoder};
 use futures_util::TryStreamExt;
 use rtnetlink::{LinkUnspec, LinkVeth};
 use tokio::net::UdpSocket;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
-const ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 9);
+use support::{ADDRESS, SERVER};
+
 const ROUTER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 254);
-const DNS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 53);
 
 /// Runs `test` on a thread with a network namespace of its own, which holds a cable from `inside` to `outside`.
 fn in_namespace<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
@@ -92,7 +91,7 @@ fn a_lease_comes_from_a_real_exchange() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("resolv.conf");
         let fd = agent_sys::socket::udp_on_interface("outside", 67).unwrap();
-        let server = tokio::spawn(serve(UdpSocket::from_std(fd.into()).unwrap()));
+        let server = tokio::spawn(support::dhcp(UdpSocket::from_std(fd.into()).unwrap(), ROUTER));
         let status = until_ready(network(&[], true), &file).await;
         server.abort();
         assert!(server.await.unwrap_err().is_cancelled(), "the server saw something wrong");
@@ -103,35 +102,4 @@ fn a_lease_comes_from_a_real_exchange() {
         let outside = UdpSocket::bind("0.0.0.0:0").await.unwrap();
         outside.connect("198.51.100.1:9").await.expect("there is a default route");
     });
-}
-
-/// Answers every discover and request with the one address.
-async fn serve(socket: UdpSocket) {
-    let mut buffer = [0; 1500];
-    loop {
-        let (length, from) = socket.recv_from(&mut buffer).await.unwrap();
-        assert_eq!(from.ip(), IpAddr::from(Ipv4Addr::UNSPECIFIED), "a client without an address spoke from another");
-        let Ok(asked) = Message::decode(&mut Decoder::new(&buffer[..length])) else { continue };
-        let kind = match asked.opts().msg_type() {
-            Some(MessageType::Discover) => MessageType::Offer,
-            Some(MessageType::Request) => MessageType::Ack,
-            _ => continue,
-        };
-        let none = Ipv4Addr::UNSPECIFIED;
-        let mut answer = Message::new_with_id(asked.xid(), none, ADDRESS, none, none, asked.chaddr());
-        answer.set_opcode(Opcode::BootReply);
-        for option in [
-            DhcpOption::MessageType(kind),
-            DhcpOption::ServerIdentifier(SERVER),
-            DhcpOption::SubnetMask(Ipv4Addr::new(255, 255, 255, 0)),
-            DhcpOption::Router(vec![ROUTER]),
-            DhcpOption::DomainNameServer(vec![DNS]),
-            DhcpOption::AddressLeaseTime(3600),
-        ] {
-            answer.opts_mut().insert(option);
-        }
-        let mut bytes = Vec::new();
-        answer.encode(&mut Encoder::new(&mut bytes)).unwrap();
-        socket.send_to(&bytes, (Ipv4Addr::BROADCAST, 68)).await.unwrap();
-    }
 }

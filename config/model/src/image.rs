@@ -21,6 +21,40 @@ pub struct ImageConfig {
     pub cmdline_extra: CommandLine,
     /// Debian packages added to the root.
     pub extra_packages: Vec<PackageName>,
+    /// Which metadata service its machines may ask for their user-data.
+    pub metadata: Metadata,
+}
+
+/// The metadata services that a machine can ask, by the names that are measured as their labels.
+pub const METADATA_SERVICES: [&str; 6] = ["ec2", "gce", "azure", "openstack", "hetzner", "digitalocean"];
+
+/// Which metadata service an image's machines ask, where they find no user-data on the machine itself.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Metadata {
+    /// The one that the machine's firmware names, if any.
+    #[default]
+    Auto,
+    /// None.
+    Off,
+    /// This one, one of [`METADATA_SERVICES`].
+    Service(&'static str),
+}
+
+impl Metadata {
+    /// As documents write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Off => "off",
+            Self::Service(name) => name,
+        }
+    }
+}
+
+fn metadata(text: &str) -> Result<Metadata, FormatError> {
+    let fixed = [("auto", Metadata::Auto), ("off", Metadata::Off)];
+    let services = METADATA_SERVICES.map(|name| (name, Metadata::Service(name)));
+    one_of(text, &[&fixed[..], &services[..]].concat())
 }
 
 /// Which of Debian's kernels.
@@ -91,5 +125,6 @@ pub(crate) fn check(raw: RawImageDocument, sink: &mut Sink<'_>) -> ImageConfig {
         flavour: flavour.unwrap_or_default(),
         cmdline_extra: kernel.cmdline_extra.and_then(|text| sink.parse(&text)).unwrap_or_default(),
         extra_packages: sink.parse_list(packages.extra.as_ref()),
+        metadata: image.metadata.and_then(|text| sink.parsed(&text, metadata(&text.value))).unwrap_or_default(),
     }
 }

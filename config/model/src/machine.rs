@@ -9,6 +9,10 @@ use crate::raw::{RawMachineDocument, RawMaster, RawNode, RawRegistry, RawReserve
 use crate::read::At;
 use config_kube::Amount;
 
+/// Where a machine may find its user-data, as its measurement names it; the last six are metadata services.
+pub const USER_DATA_SOURCES: [&str; 10] =
+    ["nocloud", "smbios", "fw_cfg", "image", "ec2", "gce", "azure", "openstack", "hetzner", "digitalocean"];
+
 /// A machine: what it claims to be, where its master is, and how it is set up.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MachineConfig {

@@ -151,7 +151,7 @@ raw!(
 );
 raw!(
     /// `[image]`
-    RawImage { role: String, id: String, svn: i64 }
+    RawImage { role: String, id: String, svn: i64, metadata: String }
 );
 raw!(
     /// `[kernel]`

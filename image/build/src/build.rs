@@ -62,8 +62,8 @@ pub fn run(fetcher: &Fetcher, options: &Options) -> Result<Built> {
         None => derived_id(options, &tree, build_time, &[root::digest(&entries, &executables), Digest::of(&initrd)]),
     };
     say(&format!("{} image {id}, kernel {}", options.role.name(), tree.kernel));
-    let Options { role, svn, .. } = *options;
-    root::label(&mut entries, &root::Label { role, kernel: &tree.kernel, id: &id, svn, build_time });
+    let Options { role, svn, metadata, .. } = *options;
+    root::label(&mut entries, &root::Label { role, kernel: &tree.kernel, id: &id, svn, build_time, metadata });
     let uuid = |what: &str| Guid::derived(&[b"pratique", id.as_bytes(), what.as_bytes()]);
     let root = root::file_system(&tools, &entries, options.compress, build_time, uuid("root file system"), &work)?;
     let hashed = verity::tree(&root, &salt(&id), uuid("verity tree"));
@@ -175,8 +175,9 @@ fn programs(options: &Options) -> Result<BTreeMap<String, Vec<u8>>> {
 
 /// `ROLE-` and 12 digits of a digest over everything that the image is made of.
 fn derived_id(options: &Options, tree: &Tree, build_time: u64, contents: &[Digest]) -> String {
-    let Options { compress, svn, flavour, cmdline_extra, .. } = options;
-    let mut text = format!("{compress:?} {svn} {flavour} {build_time} {cmdline_extra:?} {contents:?}\n");
+    let Options { compress, svn, flavour, cmdline_extra, metadata, .. } = options;
+    let metadata = metadata.name();
+    let mut text = format!("{compress:?} {svn} {flavour} {build_time} {cmdline_extra:?} {metadata} {contents:?}\n");
     for package in &tree.packages {
         text.extend([&package.locked.sha256, "\n"]);
     }

@@ -10,14 +10,18 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What opens the root: the disk, verity, the file system.
-const INITRD: [&str; 3] = ["virtio_blk", "dm_verity", "erofs"];
+/// Clouds give the disk by virtio, SCSI over virtio or Hyper-V, or NVMe (which their kernel has built in).
+const INITRD: [&str; 6] = ["virtio_blk", "virtio_scsi", "hv_storvsc", "sd_mod", "dm_verity", "erofs"];
 /// On hardware: more kinds of disks.
-const INITRD_FULL: [&str; 5] = ["nvme", "ahci", "sd_mod", "virtio_scsi", "usb_storage"];
-/// What the running system needs.
-const RUNNING: [&str; 12] = [
+const INITRD_FULL: [&str; 3] = ["nvme", "ahci", "usb_storage"];
+/// What the running system needs, the network cards of the big clouds among it.
+const RUNNING: [&str; 15] = [
     "ext4",
     "overlay",
     "virtio_net",
+    "ena",
+    "gve",
+    "hv_netvsc",
     "virtio_rng",
     "vfat",
     "nls_cp437",

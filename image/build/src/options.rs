@@ -1,5 +1,6 @@
 //! What a build is asked for.
 
+use config_model::image::Metadata;
 use std::path::PathBuf;
 
 /// Words that every image's kernel gets, before what the description adds.
@@ -89,6 +90,8 @@ pub struct Options {
     pub flavour: String,
     /// Further kernel arguments.
     pub cmdline_extra: String,
+    /// Which metadata service its machines may ask for their user-data.
+    pub metadata: Metadata,
     /// User-data in the image itself.
     pub user_data: Option<Vec<u8>>,
     /// Unix seconds; the newest file of the packages where none is given.

@@ -9,6 +9,7 @@ use crate::options::{Compress, Role};
 use crate::rootfiles;
 use config_attest::Digest;
 use config_attest::release::Executable;
+use config_model::image::Metadata;
 use image_format::Guid;
 use image_format::tar::{self, Entry};
 use image_packages::elf;
@@ -78,13 +79,14 @@ pub struct Label<'a> {
     pub svn: u64,
     /// Unix seconds.
     pub build_time: u64,
+    /// Which metadata service its machines may ask.
+    pub metadata: Metadata,
 }
 
 /// Writes into the root what it is.
 pub fn label(entries: &mut Entries, label: &Label<'_>) {
-    let Label { role, kernel, id, svn, build_time } = *label;
-    let image = rootfiles::image_toml(role, id, svn, build_time, kernel);
-    let release = rootfiles::os_release(role, id, svn);
+    let image = rootfiles::image_toml(label);
+    let release = rootfiles::os_release(label.role, label.id, label.svn);
     entries.insert("etc/pratique/image.toml".to_owned(), Entry::File(0o644, image.into_bytes()));
     entries.insert("usr/lib/os-release".to_owned(), Entry::File(0o644, release.into_bytes()));
 }

@@ -1,6 +1,7 @@
 //! Files of the root that are ours: small texts, links and empty folders.
 
 use crate::options::Role;
+use crate::root::Label;
 
 /// Folders of the root and where file systems will be mounted, with their modes.
 pub(crate) const FOLDERS: [(&str, u32); 19] = [
@@ -84,7 +85,10 @@ pub(crate) fn os_release(role: Role, id: &str, svn: u64) -> String {
 }
 
 /// What programs on the machine read of the image.
-pub(crate) fn image_toml(role: Role, id: &str, svn: u64, build_time: u64, kernel: &str) -> String {
-    let role = role.name();
-    format!("id = \"{id}\"\nrole = \"{role}\"\nsvn = {svn}\nbuild_time = {build_time}\nkernel = \"{kernel}\"\n")
+pub(crate) fn image_toml(label: &Label<'_>) -> String {
+    let Label { role, kernel, id, svn, build_time, metadata } = *label;
+    let (role, metadata) = (role.name(), metadata.name());
+    format!(
+        "id = \"{id}\"\nrole = \"{role}\"\nsvn = {svn}\nbuild_time = {build_time}\nkernel = \"{kernel}\"\nmetadata = \"{metadata}\"\n"
+    )
 }

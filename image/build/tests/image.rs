@@ -7,6 +7,7 @@
 
 use config_attest::release::{KnownRelease, Manifest, ReleaseKey};
 use config_kube::ImageRelease;
+use config_model::image::Metadata;
 use image_build::options::{Compress, Options, Role, SecureBoot};
 use image_build::{build, keys, root};
 use image_packages::Fetcher;
@@ -73,6 +74,7 @@ impl World {
             compress: Compress::Dev,
             flavour: "cloud-amd64".to_owned(),
             cmdline_extra: "quiet".to_owned(),
+            metadata: Metadata::Auto,
             user_data: None,
             build_time: None,
         }

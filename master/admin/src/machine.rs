@@ -8,10 +8,8 @@ use config_attest::pcr::config_event_digest;
 use config_kube::machine::EkSelector;
 use config_kube::{Machine, MachineSpec};
 use config_model::Document;
+use config_model::machine::USER_DATA_SOURCES;
 use std::path::{Path, PathBuf};
-
-/// Where a machine may find its user-data, as its measurement names it.
-pub(crate) const SOURCES: [&str; 4] = ["nocloud", "smbios", "fw_cfg", "image"];
 
 /// What describes a machine.
 #[derive(Debug, clap::Args)]
@@ -35,7 +33,7 @@ pub(crate) struct MachineArgs {
     #[arg(long, value_name = "FILE")]
     user_data: Vec<PathBuf>,
     /// Where the machine finds its user-data.
-    #[arg(long, default_value = "nocloud", value_parser = SOURCES)]
+    #[arg(long, default_value = "nocloud", value_parser = USER_DATA_SOURCES)]
     source: String,
     /// IP address or DNS name that its serving certificate may carry. Repeat for more.
     #[arg(long)]

@@ -47,7 +47,7 @@ enum Command {
     /// Print the digest that a machine measures of its user-data.
     Digest {
         /// Where the machine finds its user-data.
-        #[arg(long, default_value = "nocloud", value_parser = machine::SOURCES)]
+        #[arg(long, default_value = "nocloud", value_parser = config_model::machine::USER_DATA_SOURCES)]
         source: String,
         /// The exact user-data.
         file: PathBuf,

@@ -154,7 +154,12 @@ impl Lab {
         let mut describe = self.pratique();
         describe.args(["machine", "--name", name, "--role", "worker", "--address", address]);
         describe.arg("--ek").arg(blueprint.tpm(&self.tools)?.ek_certificate()).arg("--user-data").arg(user_data);
-        describe.args(["--source", if blueprint.fw_cfg.is_some() { "fw_cfg" } else { "nocloud" }]);
+        let source = match (&blueprint.fw_cfg, &blueprint.cloud) {
+            (Some(_), _) => "fw_cfg",
+            (None, Some(_)) => "ec2",
+            (None, None) => "nocloud",
+        };
+        describe.args(["--source", source]);
         let manifest = blueprint.dir.join("machine.yaml");
         std::fs::write(&manifest, run(describe)?).map_err(file_error("cannot write", &manifest))?;
         self.kubectl(&["apply", "-f", &manifest.display().to_string()]).map(drop)
@@ -210,6 +215,7 @@ impl Lab {
             cidata: None,
             fw_cfg: None,
             smbios: Vec::new(),
+            cloud: None,
             forwards: Vec::new(),
             host_service: Some(self.registry_port),
             segment,

@@ -8,6 +8,7 @@
 pub mod cluster;
 pub mod engine;
 pub mod machine;
+pub mod metadata;
 pub mod oci;
 pub mod process;
 pub mod qmp;

@@ -16,6 +16,8 @@ const STOPPED: &[&str] =
 
 /// Where a guest finds the one service of the host that it may reach.
 pub const HOST_SERVICE: &str = "10.0.2.100:5000";
+/// Where clouds have their metadata service.
+const METADATA: &str = "169.254.169.254";
 
 /// What a machine is made of.
 #[derive(Debug, Clone)]
@@ -36,6 +38,8 @@ pub struct Blueprint {
     pub fw_cfg: Option<PathBuf>,
     /// SMBIOS type 11 strings.
     pub smbios: Vec<String>,
+    /// The cloud that the machine is to find itself in, if any.
+    pub cloud: Option<Cloud>,
     /// Host ports handed to guest ports.
     pub forwards: Vec<(u16, u16)>,
     /// Loopback port of the host that the guest reaches at [`HOST_SERVICE`]. Nothing else leaves the machine.
@@ -46,6 +50,16 @@ pub struct Blueprint {
     pub memory: u32,
     /// Disk size in GiB.
     pub disk: u32,
+}
+
+/// A cloud, as a machine sees it.
+#[derive(Debug, Clone)]
+pub struct Cloud {
+    /// What the firmware names as the machine's vendor.
+    pub vendor: String,
+    /// Loopback port of the host with its metadata service, which the machine reaches at the usual address; then it
+    /// does not reach [`HOST_SERVICE`].
+    pub metadata: u16,
 }
 
 /// How a machine is attached to the segment that machines share.
@@ -153,6 +167,9 @@ impl Blueprint {
             // QEMU splits at commas; a doubled one stands for itself.
             arg("-smbios", format!("type=11,value={}", text.replace(',', ",,")));
         }
+        if let Some(cloud) = &self.cloud {
+            arg("-smbios", format!("type=1,manufacturer={}", cloud.vendor.replace(',', ",,")));
+        }
         arg("-chardev", format!("socket,id=tpm,path={}", show(tpm)));
         arg("-tpmdev", "emulator,id=tpm0,chardev=tpm".into());
         arg("-device", "tpm-crb,tpmdev=tpm0".into());
@@ -170,15 +187,17 @@ impl Blueprint {
         let show = |path: &Path| path.display().to_string();
         // Restricted: a guest that is wrong about its network must not knock at anybody's door.
         let mut outside = "user,id=outside,restrict=on".to_owned();
-        if let Some(port) = self.host_service {
-            outside.extend([
-                ",guestfwd=tcp:",
-                HOST_SERVICE,
-                "-cmd:",
-                &show(relay),
-                " nc 127.0.0.1 ",
-                &port.to_string(),
-            ]);
+        if self.cloud.is_some() {
+            outside.push_str(",net=169.254.169.0/24");
+        }
+        let mut service = |at: &str, port: u16| {
+            outside.extend([",guestfwd=tcp:", at, "-cmd:", &show(relay), " nc 127.0.0.1 ", &port.to_string()]);
+        };
+        match (&self.cloud, self.host_service) {
+            // QEMU forwards addresses of the card's own network only, so that network is the service's.
+            (Some(cloud), _) => service(&format!("{METADATA}:80"), cloud.metadata),
+            (None, Some(port)) => service(HOST_SERVICE, port),
+            (None, None) => {}
         }
         for (host, guest) in &self.forwards {
             outside.extend([",hostfwd=tcp:127.0.0.1:", &host.to_string(), "-:", &guest.to_string()]);

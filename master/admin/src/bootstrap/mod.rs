@@ -8,7 +8,6 @@ use crate::connection::{Connection, Endpoint};
 use crate::error::{Error, Result};
 use crate::files::{say, tell, write_private};
 use crate::key::AdminKey;
-use crate::machine::SOURCES;
 use crate::tls;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -19,6 +18,7 @@ use config_attest::wire::{
 };
 use config_attest::{Digest, Refusal};
 use config_kube::Kubeconfig;
+use config_model::machine::USER_DATA_SOURCES;
 use expect::Expected;
 use http::{Method, StatusCode};
 use rustls::pki_types::UnixTime;
@@ -55,7 +55,7 @@ pub(crate) struct BootstrapArgs {
     #[arg(long, value_name = "FILE")]
     user_data: PathBuf,
     /// Where the master found its user-data.
-    #[arg(long, default_value = "nocloud", value_parser = SOURCES)]
+    #[arg(long, default_value = "nocloud", value_parser = USER_DATA_SOURCES)]
     user_data_source: String,
     /// The admin's private key; made if there is none.
     #[arg(long, value_name = "FILE")]

@@ -4,6 +4,8 @@ use crate::world::{World, expect};
 use std::time::Duration;
 use tests_harness::Result;
 use tests_harness::cluster::BOOT_LIMIT;
+use tests_harness::machine::Cloud;
+use tests_harness::metadata::MetadataService;
 
 /// A pod under emulation: pull, unpack, start.
 const POD_LIMIT: Duration = Duration::from_secs(180);
@@ -108,4 +110,28 @@ pub(crate) fn cloud_config_from_fw_cfg(world: &mut World) -> Result<()> {
         &format!("the console names another source:\n{console}"),
     )?;
     cluster.lab.kubectl(&["delete", "node,machine", "worker-fw", "--timeout=60s"]).map(drop)
+}
+
+/// A machine whose firmware says EC2 and that has no user-data of its own asks the metadata service, measures what it
+/// gets under the service's name, and joins.
+pub(crate) fn user_data_from_a_metadata_service(world: &mut World) -> Result<()> {
+    let cluster = world.cluster()?;
+    let (mut blueprint, text) = cluster.unregistered("worker-ec2")?;
+    let service = MetadataService::start(text.as_bytes())?;
+    let file = blueprint.dir.join("user-data.toml");
+    blueprint.cidata = None;
+    blueprint.cloud = Some(Cloud { vendor: "Amazon EC2".to_owned(), metadata: service.port });
+    cluster.lab.register("worker-ec2", &blueprint, &file, "192.168.77.12")?;
+    let machine = world.guest(&blueprint)?;
+    let cluster = world.cluster()?;
+    cluster.lab.wait_ready("worker-ec2", BOOT_LIMIT)?;
+    let console = machine.console_text();
+    let asked = console.contains("asking the metadata service of ec2");
+    expect(
+        asked && console.contains("config measured source=ec2"),
+        &format!("the console names another source:\n{console}"),
+    )?;
+    let shown = cluster.machine_field("worker-ec2", ".status.config.source")?;
+    expect(shown == "ec2", &format!("the Machine shows the source {shown:?}"))?;
+    cluster.lab.kubectl(&["delete", "node,machine", "worker-ec2", "--timeout=60s"]).map(drop)
 }

@@ -1,0 +1,156 @@
+//! A program that init starts before the services and whose end it waits for, for a limited time.
+
+use std::fs;
+use std::io::{PipeReader, Read as _};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use agent_sys::process::{self, Ended, Program};
+use agent_sys::signal::wait_readable;
+
+use crate::console::Console;
+use crate::lines::{Gate, Splitter};
+
+/// Most memory of an errand, and most processes and threads.
+const MEMORY: &str = "134217728";
+const PIDS: &str = "64";
+/// How often the end is looked for.
+const LOOK: Duration = Duration::from_millis(50);
+/// How long a killed program may take to be gone.
+const KILL_LIMIT: Duration = Duration::from_secs(2);
+
+/// Why an errand gave no exit code.
+#[derive(Debug, thiserror::Error)]
+pub enum ErrandError {
+    /// It could not be started.
+    #[error("it can't be started")]
+    Start(#[source] agent_sys::Error),
+    /// It took too long and was ended with all that it had started.
+    #[error("it did not end in {0} s and was stopped")]
+    TooLong(u64),
+    /// A signal ended it.
+    #[error("signal {0} ended it")]
+    Signal(i32),
+}
+
+/// Runs `program` in a control group of its own, shows what it says on the console, and returns its exit code. After
+/// `limit` it is killed, and whatever it started with it.
+pub fn run(console: &Console, name: &str, program: &Program, limit: Duration) -> Result<i32, ErrandError> {
+    confine(program);
+    let started = process::start(program).map_err(ErrandError::Start)?;
+    let mut speech = Speech { console, name, splitter: Splitter::default(), gate: Gate::new(Duration::ZERO) };
+    let mut pipe = Some(started.output);
+    let end = Instant::now() + limit;
+    let ended = loop {
+        listen(&mut pipe, &mut speech, LOOK);
+        // Nothing else was started yet: whatever else ends here is an orphan of the errand's.
+        if let Some((_, how)) = process::reap().filter(|(pid, _)| *pid == started.pid) {
+            break how;
+        }
+        if Instant::now() >= end {
+            kill(program, started.pid);
+            return Err(ErrandError::TooLong(limit.as_secs()));
+        }
+    };
+    // Anything that it left behind has no more to do.
+    kill(program, started.pid);
+    listen(&mut pipe, &mut speech, Duration::ZERO);
+    match ended {
+        Ended::Code(code) => Ok(code),
+        Ended::Signal(signal) => Err(ErrandError::Signal(signal)),
+    }
+}
+
+/// Limits on the control group. A kernel that knows one of them not has nothing to limit by it.
+fn confine(program: &Program) {
+    if let Some(group) = &program.cgroup {
+        drop(fs::write(format!("{group}/memory.max"), MEMORY));
+        drop(fs::write(format!("{group}/pids.max"), PIDS));
+    }
+}
+
+/// Ends the program and, by its control group, all that it started; then reaps them.
+fn kill(program: &Program, pid: i32) {
+    if let Some(group) = &program.cgroup {
+        drop(fs::write(format!("{group}/cgroup.kill"), "1"));
+    }
+    drop(process::end_at_once(pid));
+    let end = Instant::now() + KILL_LIMIT;
+    while process::has_children() && Instant::now() < end {
+        while process::reap().is_some() {}
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+struct Speech<'a> {
+    console: &'a Console,
+    name: &'a str,
+    splitter: Splitter,
+    gate: Gate,
+}
+
+impl Speech<'_> {
+    fn say(&mut self, line: &[u8]) {
+        if self.gate.pass(agent_sys::clock::since_boot()).is_none() {
+            return;
+        }
+        let text = String::from_utf8_lossy(line);
+        let name = self.name;
+        match text.strip_prefix("pratique: ") {
+            Some(ours) => self.console.line(&format!("pratique: {name}: {ours}")),
+            None => self.console.line(&format!("{name}: {text}")),
+        }
+    }
+}
+
+/// Waits for output for at most `time`, and shows the lines that are complete; a closed pipe is dropped.
+fn listen(pipe: &mut Option<PipeReader>, speech: &mut Speech<'_>, time: Duration) {
+    let Some(open) = pipe.as_mut() else {
+        std::thread::sleep(time);
+        return;
+    };
+    wait_readable(&[open.as_fd()], time);
+    let mut buffer = [0; 4096];
+    match open.read(&mut buffer) {
+        Ok(0) => *pipe = None,
+        Ok(length) => {
+            for line in speech.splitter.push(buffer.get(..length).unwrap_or_default()) {
+                speech.say(&line);
+            }
+        }
+        Err(cause) if matches!(cause.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::Interrupted) => {}
+        Err(_) => *pipe = None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ErrandError, run};
+    use crate::console::Console;
+    use agent_sys::process::Program;
+    use std::time::{Duration, Instant};
+
+    fn shell(script: &str) -> Program {
+        Program {
+            path: "/bin/sh".to_owned(),
+            arguments: vec!["-c".to_owned(), script.to_owned()],
+            environment: vec![("PATH".to_owned(), "/usr/bin:/bin".to_owned())],
+            cgroup: None,
+            oom_score: 0,
+        }
+    }
+
+    // One test: it reaps every child of this process.
+    #[test]
+    fn an_errand_ends_with_its_code_or_is_ended() {
+        let console = Console::open();
+        let limit = Duration::from_secs(20);
+        assert!(matches!(run(&console, "test", &shell("exit 3"), limit), Ok(3)));
+        assert!(matches!(run(&console, "test", &shell("kill -9 $$"), limit), Err(ErrandError::Signal(9))));
+        let absent = Program { path: "/nonexistent".to_owned(), ..shell("") };
+        assert!(matches!(run(&console, "test", &absent, limit), Err(ErrandError::Start(_))));
+        let begin = Instant::now();
+        let slow = run(&console, "test", &shell("exec sleep 60"), Duration::from_millis(300));
+        assert!(matches!(slow, Err(ErrandError::TooLong(_))) && begin.elapsed() < limit, "{slow:?}");
+    }
+}

@@ -1,0 +1,126 @@
+//! Two network namespaces with a cable between them, and a DHCP server. Needs root (the test suite runs as root).
+#![allow(dead_code, reason = "each test program uses a part")]
+#![allow(clippy::unwrap_used, reason = "in tests a panic is the verdict")]
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::AsRawFd as _;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use dhcproto::v4::{DhcpOption, Message, MessageType, Opcode};
+use dhcproto::{Decodable, Decoder, Encodable, Encoder};
+use futures_util::TryStreamExt;
+use rtnetlink::{Handle, LinkUnspec, LinkVeth};
+use tokio::net::UdpSocket;
+
+/// The server's address, the one that it leases, and its name server.
+pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+pub(crate) const ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 9);
+pub(crate) const DNS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 53);
+
+/// Runs `test` on a thread with a network namespace of its own that has a card `inside`; the cable's other end, with
+/// these addresses, is in another namespace, where `serve` runs until the test is over.
+pub(crate) fn with_peer<S: Future>(
+    addresses: &'static [(Ipv4Addr, u8)],
+    serve: impl FnOnce() -> S + Send + 'static,
+    test: impl FnOnce() + Send + 'static,
+) {
+    let body = move || {
+        let (namespace, moved, peer) = peer(addresses, serve);
+        enter();
+        runtime().block_on(async {
+            let (connection, handle, _) = rtnetlink::new_connection().unwrap();
+            let connection = tokio::spawn(connection);
+            handle.link().add(LinkVeth::new("inside", "outside").build()).execute().await.unwrap();
+            let link = LinkUnspec::new_with_index(index(&handle, "outside").await);
+            handle.link().change(link.setns_by_fd(namespace.as_raw_fd()).build()).execute().await.unwrap();
+            connection.abort();
+        });
+        let (up, over) = moved;
+        up.send(()).unwrap();
+        test();
+        drop((up, over));
+        peer.join().unwrap();
+    };
+    std::thread::spawn(body).join().unwrap();
+}
+
+type Ends = (Sender<()>, Sender<()>);
+
+/// The other end's thread: it gives its namespace away, waits for the cable, and serves until the ends are dropped.
+fn peer<S: Future>(
+    addresses: &'static [(Ipv4Addr, u8)],
+    serve: impl FnOnce() -> S + Send + 'static,
+) -> (std::fs::File, Ends, std::thread::JoinHandle<()>) {
+    let (give, namespace) = channel();
+    let (up, is_up): (Sender<()>, Receiver<()>) = channel();
+    let (over, is_over): (Sender<()>, Receiver<()>) = channel();
+    let (ready, is_ready) = channel();
+    let thread = std::thread::spawn(move || {
+        enter();
+        give.send(std::fs::File::open("/proc/thread-self/ns/net").unwrap()).unwrap();
+        ready.send(()).unwrap();
+        is_up.recv().unwrap();
+        runtime().block_on(async {
+            let (connection, handle, _) = rtnetlink::new_connection().unwrap();
+            let connection = tokio::spawn(connection);
+            let outside = index(&handle, "outside").await;
+            handle.link().change(LinkUnspec::new_with_index(outside).up().build()).execute().await.unwrap();
+            for (address, prefix) in addresses {
+                handle.address().add(outside, IpAddr::from(*address), *prefix).execute().await.unwrap();
+            }
+            let end = tokio::task::spawn_blocking(move || is_over.recv().is_err());
+            tokio::select! {
+                _ = serve() => {}
+                over = end => assert!(over.unwrap(), "the end is told by dropping it"),
+            }
+            connection.abort();
+        });
+    });
+    let namespace = namespace.recv().unwrap();
+    is_ready.recv().unwrap();
+    (namespace, (up, over), thread)
+}
+
+fn enter() {
+    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).expect("network namespaces need root: run as root");
+}
+
+pub(crate) fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+async fn index(handle: &Handle, name: &str) -> u32 {
+    let mut found = handle.link().get().match_name(name).execute();
+    found.try_next().await.unwrap().unwrap().header.index
+}
+
+/// Answers every discover and request with the one address and this router.
+pub(crate) async fn dhcp(socket: UdpSocket, router: Ipv4Addr) {
+    let mut buffer = [0; 1500];
+    loop {
+        let (length, from) = socket.recv_from(&mut buffer).await.unwrap();
+        assert_eq!(from.ip(), IpAddr::from(Ipv4Addr::UNSPECIFIED), "a client without an address spoke from another");
+        let Ok(asked) = Message::decode(&mut Decoder::new(&buffer[..length])) else { continue };
+        let kind = match asked.opts().msg_type() {
+            Some(MessageType::Discover) => MessageType::Offer,
+            Some(MessageType::Request) => MessageType::Ack,
+            _ => continue,
+        };
+        let none = Ipv4Addr::UNSPECIFIED;
+        let mut answer = Message::new_with_id(asked.xid(), none, ADDRESS, none, none, asked.chaddr());
+        answer.set_opcode(Opcode::BootReply);
+        for option in [
+            DhcpOption::MessageType(kind),
+            DhcpOption::ServerIdentifier(SERVER),
+            DhcpOption::SubnetMask(Ipv4Addr::new(255, 255, 255, 0)),
+            DhcpOption::Router(vec![router]),
+            DhcpOption::DomainNameServer(vec![DNS]),
+            DhcpOption::AddressLeaseTime(3600),
+        ] {
+            answer.opts_mut().insert(option);
+        }
+        let mut bytes = Vec::new();
+        answer.encode(&mut Encoder::new(&mut bytes)).unwrap();
+        socket.send_to(&bytes, (Ipv4Addr::BROADCAST, 68)).await.unwrap();
+    }
+}
