@@ -31,6 +31,9 @@ pub(crate) enum Error {
     /// The enrolment cannot be tried.
     #[error("the machine cannot enrol")]
     Enroll(#[source] agent_enroll::Error),
+    /// The identity that an admin issued cannot be used.
+    #[error("this machine cannot be the node that its user-data says")]
+    Identity(#[source] agent_enroll::Error),
     /// A part of the agent ended by itself.
     #[error("the agent's {0} ended")]
     Part(&'static str, #[source] Box<dyn std::error::Error + Send + Sync>),
@@ -40,7 +43,7 @@ impl Error {
     /// The class of the error as an exit code, in sysexits' numbers. 100 and 101 would ask init for the machine's end.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
-            Self::Configuration(_) | Self::NotForAnAgent(_) => 78,
+            Self::Configuration(_) | Self::NotForAnAgent(_) | Self::Identity(_) => 78,
             Self::Tpm(_) => 69,
             Self::File { .. } => 74,
             Self::Runtime(_) => 71,

@@ -14,6 +14,7 @@ mod attestor;
 mod console;
 mod error;
 mod glue;
+mod issued;
 mod machine;
 mod metadata;
 mod network;

@@ -4,7 +4,7 @@ use crate::attestor::Attestor;
 use crate::console::{self, refused, say};
 use crate::error::{Error, chain};
 use crate::machine::{self, ImageDescription};
-use crate::{RunArguments, network, node, settings};
+use crate::{RunArguments, issued, network, node, settings};
 use agent_enroll::{Endpoint, Endpoints, Enroller, Identity, Keeper, Logs, Pin, Prover, Settings};
 use agent_tpm::Tpm;
 use config_model::MachineConfig;
@@ -50,8 +50,9 @@ pub(crate) async fn run(arguments: RunArguments) -> Result<(), Error> {
     let image = ImageDescription::read(&arguments.image);
     let on_machine = arguments.manage_network.unwrap_or(image.is_some());
     match operate(&arguments, image.unwrap_or_default(), on_machine, &mut ending).await {
-        Err(error @ (Error::Configuration(_) | Error::NotForAnAgent(_) | Error::Tpm(_))) if on_machine => {
-            refused(code(&error), &format!("{}; the machine stays as it is until it is rebooted", chain(&error)));
+        Err(error) if on_machine && code(&error).is_some() => {
+            let code = code(&error).unwrap_or_default();
+            refused(code, &format!("{}; the machine stays as it is until it is rebooted", chain(&error)));
             ending.asked().await;
             Ok(())
         }
@@ -59,8 +60,14 @@ pub(crate) async fn run(arguments: RunArguments) -> Result<(), Error> {
     }
 }
 
-fn code(error: &Error) -> &'static str {
-    if matches!(error, Error::Tpm(_)) { "NO_TPM" } else { "CONFIGURATION" }
+/// The code of what only another boot, or other user-data, can cure.
+fn code(error: &Error) -> Option<&'static str> {
+    match error {
+        Error::Tpm(_) => Some("NO_TPM"),
+        Error::Configuration(_) | Error::NotForAnAgent(_) => Some("CONFIGURATION"),
+        Error::Identity(_) => Some("IDENTITY"),
+        Error::Runtime(_) | Error::File { .. } | Error::Enroll(_) | Error::Part(..) => None,
+    }
 }
 
 async fn operate(
@@ -75,6 +82,9 @@ async fn operate(
         std::fs::create_dir_all(path).map_err(|source| Error::File { what: "make", path: path.clone(), source })?;
     }
     tracing::info!(name, image = image.os_image(), "starting");
+    if let Some(identity) = machine.identity.clone() {
+        return issued::operate(arguments, &machine, &image, name, identity, on_machine, ending).await;
+    }
     let prover = open_tpm(arguments).await?;
     let mut tasks = JoinSet::new();
     let founds = machine.cluster().is_some();

@@ -93,6 +93,17 @@ pub enum Error {
     /// The certificates that the master gave cannot be used.
     #[error("the master's certificates cannot be used: {0}")]
     Certificates(&'static str),
+    /// The identity that an admin issued cannot be used.
+    #[error("the issued identity cannot be used: {0}; issue one anew with `pratique issue`")]
+    Issued(String),
+    /// The certificates that an admin issued have ended.
+    #[error(
+        "the issued certificates ended {days} days ago, by this machine's clock: issue new ones with `pratique issue` and give the machine that user-data"
+    )]
+    IssuedExpired {
+        /// Whole days since.
+        days: u64,
+    },
     /// A task was ended.
     #[error("a task ended before its result")]
     Ended(#[source] tokio::task::JoinError),

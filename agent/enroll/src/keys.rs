@@ -1,6 +1,6 @@
 //! The node key inside the TPM as a TLS client key and as the signer of a certificate request.
 
-use agent_tpm::{PublicKey, Tpm};
+use agent_tpm::{PublicKey, Tpm, WrappedKey};
 use p256::ecdsa::Signature;
 use rcgen::{PKCS_ECDSA_P256_SHA256, PublicKeyData, SignatureAlgorithm as CsrAlgorithm};
 use ring::digest::{SHA256, digest};
@@ -18,13 +18,20 @@ const POINT_LENGTH: usize = 65;
 pub struct NodeKey {
     tpm: Tpm,
     public: PublicKey,
+    sign: fn(&Tpm, [u8; 32]) -> Result<[u8; 64], agent_tpm::Error>,
 }
 
 impl NodeKey {
     /// The node key of `tpm`; derived now if it has not been used since the agent started.
     pub fn new(tpm: Tpm) -> Result<Self, agent_tpm::Error> {
         let public = tpm.node_key()?;
-        Ok(Self { tpm, public })
+        Ok(Self { tpm, public, sign: Tpm::sign })
+    }
+
+    /// A key that an admin wrapped to this TPM, imported now.
+    pub fn imported(tpm: Tpm, wrapped: WrappedKey) -> Result<Self, agent_tpm::Error> {
+        let public = tpm.import(wrapped)?;
+        Ok(Self { tpm, public, sign: Tpm::sign_imported })
     }
 
     /// The public key, as the TPM tells it.
@@ -36,7 +43,7 @@ impl NodeKey {
     fn sign_message(&self, message: &[u8]) -> Result<Vec<u8>, agent_tpm::Error> {
         let mut hash = [0; 32];
         hash.copy_from_slice(digest(&SHA256, message).as_ref());
-        let fixed = off_the_runtime(|| self.tpm.sign(hash))?;
+        let fixed = off_the_runtime(|| (self.sign)(&self.tpm, hash))?;
         let signature = Signature::from_slice(&fixed)
             .map_err(|_zero| agent_tpm::Error::Malformed { what: "the node key's signature" })?;
         Ok(signature.to_der().as_bytes().to_vec())

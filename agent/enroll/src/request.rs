@@ -86,7 +86,8 @@ fn chain(pem: &str, what: &'static str) -> Result<Vec<CertificateDer<'static>>, 
     }
 }
 
-fn is_for(chain: &[CertificateDer<'_>], spki: &[u8]) -> bool {
+/// Whether a chain's leaf is for this key.
+pub(crate) fn is_for(chain: &[CertificateDer<'_>], spki: &[u8]) -> bool {
     let parsed = chain.first().and_then(|leaf| x509_parser::parse_x509_certificate(leaf).ok());
     parsed.is_some_and(|(_, leaf)| leaf.public_key().raw == spki)
 }

@@ -27,6 +27,7 @@ pub(crate) struct Device {
     pub(crate) endorsement: Option<Vec<EndorsementKey>>,
     pub(crate) ak: Option<AttestationKey>,
     pub(crate) nk: Option<LoadedTemplate>,
+    pub(crate) imported: Option<LoadedTemplate>,
 }
 
 impl Device {
@@ -34,7 +35,7 @@ impl Device {
     pub(crate) fn open(tcti: &str) -> Result<Self, Error> {
         let name = TctiNameConf::from_str(tcti).map_err(|source| Error::Tcti { tcti: tcti.to_owned(), source })?;
         let context = Context::new(name).map_err(|source| Error::Open { tcti: tcti.to_owned(), source })?;
-        Ok(Self { context, endorsement: None, ak: None, nk: None })
+        Ok(Self { context, endorsement: None, ak: None, nk: None, imported: None })
     }
 
     /// Makes a primary key, hands it to `f`, and flushes it.

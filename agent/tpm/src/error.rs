@@ -59,6 +59,23 @@ pub enum Error {
     /// The sealed bytes were not made by this TPM, or were altered.
     #[error("the sealed bytes do not open: made by another TPM, or altered")]
     NotSealedHere,
+    /// A wrapped key is for another endorsement key than this TPM has.
+    #[error(
+        "the key was wrapped to the endorsement key {wanted}, and this TPM has {have}: issue one for this machine with `pratique issue --ek FILE`"
+    )]
+    ForAnotherTpm {
+        /// Hash of the key's endorsement key.
+        wanted: String,
+        /// Hashes of those of this TPM.
+        have: String,
+    },
+    /// A wrapped key for this TPM does not open.
+    #[error("the TPM does not open the wrapped key: the document was altered, or the TPM was cleared since")]
+    NotImported {
+        /// The response code.
+        #[source]
+        source: tss_esapi::Error,
+    },
     /// The TPM's thread could not be started.
     #[error("the TPM's thread cannot be started")]
     Thread(#[source] std::io::Error),

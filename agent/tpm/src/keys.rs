@@ -127,15 +127,16 @@ impl Device {
 }
 
 /// The ticket that says "this digest was not made by the TPM", which an unrestricted key accepts.
-fn no_ticket() -> tss_esapi::Result<HashcheckTicket> {
+pub(crate) fn no_ticket() -> tss_esapi::Result<HashcheckTicket> {
     TPMT_TK_HASHCHECK { tag: TPM2_ST_HASHCHECK, hierarchy: TPM2_RH_NULL, digest: Digest::default().into() }.try_into()
 }
 
-fn ecdsa(signature: Signature) -> Result<[u8; 64], Error> {
+/// r and s of a signature that must be ECDSA.
+pub(crate) fn ecdsa(signature: Signature) -> Result<[u8; 64], Error> {
     let Signature::EcDsa(parts) = signature else {
-        return Err(Error::Malformed { what: "the NK's signature" });
+        return Err(Error::Malformed { what: "a signature of the TPM" });
     };
-    fixed_signature(&parts).ok_or(Error::Malformed { what: "the NK's signature" })
+    fixed_signature(&parts).ok_or(Error::Malformed { what: "a signature of the TPM" })
 }
 
 /// r and s at their full width; the TPM may leave out leading zeros.
@@ -148,7 +149,7 @@ fn fixed_signature(parts: &EccSignature) -> Option<[u8; 64]> {
 }
 
 /// A P-256 key in both encodings.
-fn p256_key(public: &Public) -> Result<PublicKey, Error> {
+pub(crate) fn p256_key(public: &Public) -> Result<PublicKey, Error> {
     let Public::Ecc { unique, .. } = public else {
         return Err(Error::Malformed { what: "a key that the TPM made" });
     };

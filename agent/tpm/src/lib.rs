@@ -15,6 +15,7 @@
 mod device;
 mod endorsement;
 mod error;
+mod import;
 mod keys;
 mod prove;
 mod seal;
@@ -24,6 +25,7 @@ mod worker;
 use config_attest::Digest as PcrValue;
 pub use endorsement::{EkKind, EndorsementKey};
 pub use error::Error;
+pub use import::WrappedKey;
 pub use keys::PublicKey;
 pub use prove::{Attestation, Quote};
 pub use worker::Tpm;

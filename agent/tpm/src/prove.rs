@@ -102,7 +102,7 @@ impl Device {
     }
 
     /// Hands an endorsement key to `f`: the persisted one if the TPM keeps one, else derived for this once.
-    fn with_endorsement_key<T>(
+    pub(crate) fn with_endorsement_key<T>(
         &mut self,
         kind: EkKind,
         f: impl FnOnce(&mut Self, KeyHandle) -> Result<T, Error>,
@@ -119,11 +119,15 @@ impl Device {
     }
 }
 
-/// Satisfies the policy by which the EK templates allow `TPM2_ActivateCredential`.
+/// Satisfies the policy by which the EK templates allow `TPM2_ActivateCredential`, `TPM2_Import` and `TPM2_Load`.
 ///
 /// Template L: `PolicyA` = PolicySecret(endorsement hierarchy). Template H: `PolicyB` = PolicyOR(PolicyA, `PolicyC`), where
 /// `PolicyC` is an owner's choice by an NV index (TCG EK Credential Profile, B.6).
-fn satisfy_endorsement_policy(context: &mut Context, session: PolicySession, kind: EkKind) -> Result<(), Error> {
+pub(crate) fn satisfy_endorsement_policy(
+    context: &mut Context,
+    session: PolicySession,
+    kind: EkKind,
+) -> Result<(), Error> {
     context
         .execute_with_session(Some(AuthSession::Password), |context| {
             let hierarchy = AuthHandle::from(ObjectHandle::Endorsement);
@@ -141,7 +145,8 @@ fn satisfy_endorsement_policy(context: &mut Context, session: PolicySession, kin
     context.policy_or(session, branches).step("satisfy the EK's policy")
 }
 
-fn name_hash(kind: EkKind) -> HashingAlgorithm {
+/// The name algorithm of a kind's template.
+pub(crate) fn name_hash(kind: EkKind) -> HashingAlgorithm {
     match kind {
         EkKind::Rsa2048 | EkKind::P256 => HashingAlgorithm::Sha256,
         EkKind::P384 => HashingAlgorithm::Sha384,

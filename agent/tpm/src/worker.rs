@@ -2,6 +2,7 @@
 
 use crate::device::Device;
 use crate::endorsement::EndorsementKey;
+use crate::import::WrappedKey;
 use crate::keys::PublicKey;
 use crate::prove::{Attestation, Quote};
 use crate::{Error, PcrValue};
@@ -73,6 +74,19 @@ impl Tpm {
     /// Errors: [`Error::PolicyBroken`] once a register that the key is bound to has changed.
     pub fn sign(&self, digest: [u8; 32]) -> Result<[u8; 64], Error> {
         self.call(move |device| device.sign(digest))
+    }
+
+    /// Imports a key that was wrapped to one of this TPM's endorsement keys; [`Tpm::sign_imported`] uses it from then on.
+    ///
+    /// Errors: [`Error::ForAnotherTpm`] where this TPM has not that endorsement key, [`Error::NotImported`] where the TPM
+    /// does not open what it was given.
+    pub fn import(&self, wrapped: WrappedKey) -> Result<PublicKey, Error> {
+        self.call(move |device| device.import(&wrapped))
+    }
+
+    /// Signs a SHA-256 digest with the imported key: r and s, 32 bytes each.
+    pub fn sign_imported(&self, digest: [u8; 32]) -> Result<[u8; 64], Error> {
+        self.call(move |device| device.sign_imported(digest))
     }
 
     /// Quotes the registers `pcrs` (SHA-256 bank) by the attestation key, with the values that the quote is about.

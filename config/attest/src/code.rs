@@ -121,6 +121,7 @@ codes! {
     EkCertificateOtherKey = "EK_CERTIFICATE_OTHER_KEY", Nothing, "the certificate is of another endorsement key";
     MachineUnknown = "MACHINE_UNKNOWN", Nothing, "no Machine of the inventory has this endorsement key";
     MachineRetired = "MACHINE_RETIRED", Nothing, "the Machine is retired";
+    MachineStatic = "MACHINE_STATIC", Nothing, "the Machine is static: its certificates were issued, and it gets no others";
     MachineUntrusted = "MACHINE_UNTRUSTED", Nothing, "the Machine is Untrusted and no admin has re-admitted it";
     NameMismatch = "NAME_MISMATCH", Nothing, "the claimed name is another node's";
     EkBoundElsewhere = "EK_BOUND_ELSEWHERE", Nothing, "the endorsement key belongs to another Machine";

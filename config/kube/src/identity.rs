@@ -25,6 +25,10 @@ pub const ATTESTATION_USER: &str = "system:pratique:attestation";
 pub const NODE_CLIENT_SIGNER: &str = "pratique.dev/node-client";
 /// Signer of a node's serving certificate after a verified attestation.
 pub const NODE_SERVING_SIGNER: &str = "pratique.dev/node-serving";
+/// Signer of a static machine's client certificate, on an admin's approval.
+pub const STATIC_CLIENT_SIGNER: &str = "pratique.dev/static-client";
+/// Signer of a static machine's serving certificate, on an admin's approval.
+pub const STATIC_SERVING_SIGNER: &str = "pratique.dev/static-serving";
 
 /// The project's API group.
 pub const GROUP: &str = "pratique.dev";
@@ -35,6 +39,8 @@ pub const VERSION: &str = "v1alpha1";
 pub const IMAGE_LABEL: &str = "pratique.dev/image";
 /// Label on a Node: the role of the image that it proved.
 pub const ROLE_LABEL: &str = "pratique.dev/role";
+/// Label on the Node of a machine that proves nothing: `static`.
+pub const JOIN_LABEL: &str = "pratique.dev/join";
 /// Upstream's label prefix by which `kubectl get nodes` shows roles.
 pub const NODE_ROLE_LABEL_PREFIX: &str = "node-role.kubernetes.io/";
 /// Taint of master machines (upstream's name).

@@ -39,6 +39,9 @@ pub struct MachineSpec {
     /// Taints of its Node at creation, set by the master.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub taints: Vec<Taint>,
+    /// The machine proves nothing: an admin issued its certificates out of band (`pratique issue`), and it gets no others.
+    #[serde(rename = "static", skip_serializing_if = "std::ops::Not::not")]
+    pub is_static: bool,
     /// Admin's act: do not admit, whatever it proves.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub retired: bool,

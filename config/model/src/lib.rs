@@ -17,6 +17,7 @@ pub mod defaults;
 mod document;
 pub mod fault;
 pub mod format;
+pub mod identity;
 pub mod image;
 pub mod machine;
 pub mod network;

@@ -4,6 +4,7 @@ use crate::cluster::{self, ClusterConfig};
 use crate::defaults::{MAX_PODS, MAX_PODS_LIMIT, RESERVED_CPU, RESERVED_EPHEMERAL_STORAGE, RESERVED_MEMORY};
 use crate::fault::{FaultKind, Place, Sink};
 use crate::format::{Endpoint, FormatError, HostPort, MirrorUrl, NodeName, Pin};
+use crate::identity::{self, IssuedIdentity};
 use crate::network::{self, Network};
 use crate::raw::{RawMachineDocument, RawMaster, RawNode, RawRegistry, RawReserved};
 use crate::read::At;
@@ -18,6 +19,8 @@ pub const USER_DATA_SOURCES: [&str; 10] =
 pub struct MachineConfig {
     /// The name that it claims; the master decides by its inventory.
     pub name: Option<NodeName>,
+    /// What an admin issued to it, where it proves nothing itself.
+    pub identity: Option<IssuedIdentity>,
     /// Whom it belongs to.
     pub membership: Membership,
     /// Its network.
@@ -101,6 +104,11 @@ pub(crate) fn check(raw: RawMachineDocument, sink: &mut Sink<'_>) -> Option<Mach
     let network = network::check(raw.network, sink);
     let registries = registries(raw.registry, sink);
     let node = node(raw.node, sink);
+    let at_identity = raw.identity.as_ref().map(|identity| identity.place.clone());
+    let identity = raw.identity.and_then(|identity| identity::check(identity, sink));
+    if let Some(place) = at_identity {
+        issued_to_whom(&place, name.is_some(), raw.cluster.is_some(), sink);
+    }
     let parts = cluster::Parts { cluster: raw.cluster, rule: raw.rule, storage: raw.storage };
     let membership = match (raw.master, parts.cluster.is_some()) {
         (Some(master), true) => {
@@ -125,7 +133,22 @@ pub(crate) fn check(raw: RawMachineDocument, sink: &mut Sink<'_>) -> Option<Mach
             None
         }
     };
-    Some(MachineConfig { name, membership: membership?, network, registries, node })
+    Some(MachineConfig { name, identity, membership: membership?, network, registries, node })
+}
+
+/// An issued identity is of a named node that joins a master.
+fn issued_to_whom(place: &Place, named: bool, founds: bool, sink: &mut Sink<'_>) {
+    if founds {
+        sink.fault(
+            FaultKind::Conflict,
+            place,
+            "`[identity]` beside `[cluster]`",
+            "`[identity]` of a machine that joins",
+        );
+    } else if !named && !sink.has_fault_at("machine") {
+        let expected = "`name` under `[machine]`: the node of the certificates";
+        sink.fault(FaultKind::Missing, place, "`[identity]` of a machine without a name", expected);
+    }
 }
 
 fn location(master: &At<RawMaster>, sink: &mut Sink<'_>) -> Option<MasterLocation> {

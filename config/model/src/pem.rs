@@ -6,6 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use p256::pkcs8::DecodePublicKey;
 use sha2::{Digest, Sha256};
 use x509_parser::prelude::{FromDer, X509Certificate};
+use zeroize::Zeroizing;
 
 /// An ECDSA P-256 public key that verifies images.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,6 +58,15 @@ pub fn certificates(text: &str) -> Result<Vec<Vec<u8>>, FormatError> {
         certificates.push(der);
     }
     Ok(certificates)
+}
+
+/// One `PRIVATE KEY` block (PKCS#8) with a P-256 key, as DER; nothing of anything else, not even why.
+pub(crate) fn private_key(text: &str) -> Option<Zeroizing<Vec<u8>>> {
+    use p256::pkcs8::DecodePrivateKey as _;
+    let blocks = blocks(text)?;
+    let [(label, der)] = <[_; 1]>::try_from(blocks).ok()?;
+    let der = Zeroizing::new(der);
+    (label == "PRIVATE KEY" && p256::SecretKey::from_pkcs8_der(&der).is_ok()).then_some(der)
 }
 
 /// Label and bytes of each block. What stands outside of blocks is explanation (RFC 7468, 5.2).

@@ -14,6 +14,7 @@ raw!(
     RawMachineDocument {
         machine: RawMachine,
         master: RawMaster,
+        identity: RawIdentity,
         cluster: RawCluster,
         network: RawNetwork,
         registry: Vec<At<RawRegistry>>,
@@ -46,6 +47,20 @@ raw!(
 raw!(
     /// `[master]`
     RawMaster { endpoints: Texts, ca_pins: Texts }
+);
+raw!(
+    /// `[identity]`
+    RawIdentity {
+        certificate: String,
+        serving_certificate: String,
+        roots: String,
+        ek: String,
+        public: String,
+        private: String,
+        seed: String,
+        insecure_plaintext_key: bool,
+        key: String,
+    }
 );
 raw!(
     /// `[network]`

@@ -12,8 +12,13 @@ use x509_parser::x509::SubjectPublicKeyInfo;
 
 /// The hash of the endorsement key in a file.
 pub(crate) fn hash_of_file(path: &Path) -> Result<Digest> {
+    read(path).map(|spki| Digest::of(&spki))
+}
+
+/// The SubjectPublicKeyInfo of the endorsement key in a file.
+pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
     let bytes = files::read(path)?;
-    spki_of(&bytes).map(|spki| Digest::of(&spki)).ok_or_else(|| {
+    spki_of(&bytes).ok_or_else(|| {
         Error::input(
             path.display().to_string(),
             "neither an EK certificate, a public key (both PEM or DER), nor a TPM public area",

@@ -9,7 +9,9 @@ mod connection;
 mod ek;
 mod error;
 mod files;
+mod issue;
 mod key;
+mod kubeconfig;
 mod machine;
 mod tls;
 
@@ -32,6 +34,8 @@ enum Command {
     Bootstrap(bootstrap::BootstrapArgs),
     /// Print the Machine manifest of a machine, for `kubectl apply -f -`.
     Machine(machine::MachineArgs),
+    /// Issue certificates and a key to a machine that will prove nothing, and write its user-data.
+    Issue(Box<issue::IssueArgs>),
     /// Check TOML documents and report all faults.
     Check {
         /// The documents.
@@ -80,6 +84,7 @@ fn run(command: &Command) -> Result<()> {
     match command {
         Command::Bootstrap(args) => bootstrap::run(args),
         Command::Machine(args) => machine::run(args),
+        Command::Issue(args) => issue::run(args),
         Command::Check { files } => check(files),
         Command::AdminKey { out } => admin_key(out),
         Command::Digest { source, file } => {

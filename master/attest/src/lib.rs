@@ -18,6 +18,7 @@ mod error;
 mod exchange;
 
 mod inventory;
+mod issued;
 mod limit;
 mod node;
 mod policy;

@@ -1,6 +1,6 @@
 //! What a Machine's Node looks like, as far as the master decides it: pure plans.
 
-use config_kube::identity::{CONTROL_PLANE_TAINT, IMAGE_LABEL, NODE_ROLE_LABEL_PREFIX, ROLE_LABEL};
+use config_kube::identity::{CONTROL_PLANE_TAINT, IMAGE_LABEL, JOIN_LABEL, NODE_ROLE_LABEL_PREFIX, ROLE_LABEL};
 use config_kube::k8s_openapi::api::core::v1::{Node, NodeSpec, Taint};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use config_kube::machine::ProvenImage;
@@ -47,6 +47,16 @@ pub(crate) fn fresh(machine: &Machine, image: &ProvenImage) -> Node {
         spec: Some(NodeSpec { taints: Some(taints), ..NodeSpec::default() }),
         status: None,
     }
+}
+
+/// The Node of a static machine: its role is the inventory's word, and no image is named.
+pub(crate) fn fresh_static(machine: &Machine) -> Node {
+    let unproven = ProvenImage { id: String::new(), role: machine.spec.role.clone(), svn: 0 };
+    let mut node = fresh(machine, &unproven);
+    let labels = node.metadata.labels.get_or_insert_default();
+    labels.remove(IMAGE_LABEL);
+    labels.insert(JOIN_LABEL.to_owned(), "static".to_owned());
+    node
 }
 
 /// The labels of an existing Node that must change; none where all is well.
@@ -104,6 +114,14 @@ mod tests {
         };
         assert!(keys(fresh(&machine, &image("master"))).contains(&CONTROL_PLANE_TAINT.to_owned()));
         assert!(!keys(fresh(&machine, &image("worker"))).contains(&CONTROL_PLANE_TAINT.to_owned()));
+    }
+
+    #[test]
+    fn a_static_machine_s_node_says_so_and_names_no_image() {
+        let spec = MachineSpec { role: "worker".to_owned(), is_static: true, ..MachineSpec::default() };
+        let labels = fresh_static(&Machine::named("m", spec)).metadata.labels.unwrap();
+        assert_eq!(labels[JOIN_LABEL], "static");
+        assert!(!labels.contains_key(IMAGE_LABEL) && labels.contains_key("node-role.kubernetes.io/worker"));
     }
 
     #[test]

@@ -78,7 +78,8 @@ fn refuse(status: &mut MachineStatus, consequence: Consequence, refusal: &Refusa
     condition(status, false, refusal.code().as_str(), &refusal.message(), now);
 }
 
-fn condition(status: &mut MachineStatus, good: bool, reason: &str, message: &str, now: SystemTime) {
+/// Sets the condition `Attested`.
+pub(crate) fn condition(status: &mut MachineStatus, good: bool, reason: &str, message: &str, now: SystemTime) {
     let value = if good { "True" } else { "False" };
     let before = status.conditions.iter().find(|c| c.type_ == "Attested" && c.status == value);
     let since = before.map_or_else(|| Time(timestamp(now)), |c| c.last_transition_time.clone());

@@ -1,5 +1,6 @@
 //! Signs what a person approved under upstream's signers, and records why where it can't.
 
+use crate::issued;
 use config_kube::k8s_openapi::ByteString;
 use config_kube::k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
 use master_api::{ApiError, Change, Client, Follower, ListParams};
@@ -30,7 +31,11 @@ pub(crate) async fn sign_approved(client: &Client, authority: &Authority) {
 
 async fn sign(client: &Client, authority: &Authority, object: &CertificateSigningRequest) -> Result<(), ApiError> {
     let issued = match ApprovedRequest::from_object(object) {
-        Ok(None) => return Ok(()),
+        Ok(None) => match issued::sign(client, authority, object).await? {
+            Ok(None) => return Ok(()),
+            Ok(Some(issued)) => Ok(issued),
+            Err(error) => Err(error),
+        },
         Ok(Some(approved)) => authority.issue_approved(&approved, SystemTime::now()),
         Err(error) => Err(error),
     };

@@ -2,7 +2,7 @@
 //! statuses of releases and policies.
 
 use crate::inventory::{Inventory, POLICY_NAME, Release};
-use crate::node;
+use crate::{issued, node};
 use config_kube::k8s_openapi::api::core::v1::Node;
 use config_kube::policy::CertificatePolicyStatus;
 use config_kube::pratique::ImageReleaseStatus;
@@ -16,12 +16,16 @@ const RESYNC: Duration = Duration::from_secs(60);
 /// Pause after a failed round.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Keeps the taints of nodes as their Machines' states ask. Drop it to stop.
+/// Keeps the taints of nodes as their Machines' states ask, and the Nodes of static machines. Drop it to stop.
 pub(crate) async fn keep_taints(client: &Client, inventory: &Inventory) {
     let mut changed = inventory.machines_changed();
     loop {
         let mut pause = RESYNC;
         for machine in inventory.machines().iter() {
+            if let Err(error) = issued::ensure_node(client, machine).await {
+                tracing::warn!(error = %error, node = machine.node_name(), "cannot make a static machine's Node");
+                pause = PAUSE;
+            }
             if let Err(error) = taint(client, machine).await {
                 tracing::warn!(error = %error, node = machine.node_name(), "cannot set a node's taints");
                 pause = PAUSE;

@@ -108,21 +108,27 @@ impl ApprovedRequest {
     pub fn from_object(object: &CertificateSigningRequest) -> Result<Option<Self>> {
         let known = [CLIENT_SIGNER, KUBELET_CLIENT_SIGNER, KUBELET_SERVING_SIGNER];
         let signer = object.spec.signer_name.as_str();
-        let status = object.status.clone().unwrap_or_default();
-        let has = |kind: &str| {
-            status.conditions.as_ref().is_some_and(|all| all.iter().any(|c| c.type_ == kind && c.status == "True"))
-        };
-        let open = has("Approved") && !has("Denied") && !has("Failed") && status.certificate.is_none();
-        if !known.contains(&signer) || !open {
+        if !known.contains(&signer) {
             return Ok(None);
         }
-        let der = pem_request(&object.spec.request.0)?;
-        let request = Request::from_der(&der)?;
+        let Some(request) = open_request(object)? else { return Ok(None) };
         let profile = profile_of(signer, &request, &object.spec.usages.clone().unwrap_or_default())?;
         let asked = object.spec.expiration_seconds.and_then(|s| u64::try_from(s).ok()).unwrap_or(DEFAULT_LIFE);
         let life = Duration::from_secs(asked.clamp(LIFE_BOUNDS.0, LIFE_BOUNDS.1));
         Ok(Some(Self { profile, spki: request.spki, life }))
     }
+}
+
+/// The request of an object that is approved and has neither a certificate nor a refusal; `Ok(None)` of others.
+pub(crate) fn open_request(object: &CertificateSigningRequest) -> Result<Option<Request>> {
+    let status = object.status.clone().unwrap_or_default();
+    let has = |kind: &str| {
+        status.conditions.as_ref().is_some_and(|all| all.iter().any(|c| c.type_ == kind && c.status == "True"))
+    };
+    if !has("Approved") || has("Denied") || has("Failed") || status.certificate.is_some() {
+        return Ok(None);
+    }
+    Request::from_der(&pem_request(&object.spec.request.0)?).map(Some)
 }
 
 fn pem_request(text: &[u8]) -> Result<Vec<u8>> {

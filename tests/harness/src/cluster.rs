@@ -165,6 +165,19 @@ impl Lab {
         self.kubectl(&["apply", "-f", &manifest.display().to_string()]).map(drop)
     }
 
+    /// `pratique issue`: certificates and a key wrapped to the machine's TPM, added to its document; the new document.
+    pub fn issue(&self, name: &str, blueprint: &Blueprint, document: &str, address: &str) -> Result<String> {
+        let (base, out) = (blueprint.dir.join("base.toml"), blueprint.dir.join("issued.toml"));
+        std::fs::write(&base, document).map_err(file_error("cannot write", &base))?;
+        std::fs::remove_file(&out).ok();
+        let mut issue = self.pratique();
+        issue.args(["issue", "--name", name, "--address", address, "--kubeconfig"]).arg(self.kubeconfig());
+        issue.arg("--ek").arg(blueprint.tpm(&self.tools)?.ek_certificate());
+        issue.arg("--user-data").arg(&base).arg("--out").arg(&out);
+        run(issue)?;
+        read(&out)
+    }
+
     /// Runs kubectl with the admin's kubeconfig and returns what it printed.
     pub fn kubectl(&self, words: &[&str]) -> Result<String> {
         let mut kubectl = self.tools.command("kubectl");

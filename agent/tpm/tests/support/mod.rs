@@ -25,6 +25,15 @@ impl Swtpm {
         Self { dir, process, port }
     }
 
+    /// A TPM without certificates or persisted keys, started up.
+    #[allow(dead_code, reason = "each test binary uses a part of this module")]
+    pub(crate) fn blank() -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        std::fs::create_dir(dir.path().join("state")).expect("a state directory");
+        let (process, port) = power_on(dir.path());
+        Self { dir, process, port }
+    }
+
     /// What names this TPM to tpm2-tss.
     pub(crate) fn tcti(&self) -> String {
         format!("swtpm:host=127.0.0.1,port={}", self.port)

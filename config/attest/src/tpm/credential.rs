@@ -1,4 +1,5 @@
-//! TPM2_MakeCredential in software (TPM 2.0 part 1, 24, and annexes B.10.4 and C.6.4).
+//! TPM2_MakeCredential in software (TPM 2.0 part 1, 24, and annexes B.10.4 and C.6.4), and the seeds and the wrapping that
+//! duplication has in common with it.
 
 use super::buffer::put_sized;
 use super::{Agreement, Curve, Entropy, HashAlg, Key, Name, Public, Symmetric, TpmError};
@@ -16,10 +17,7 @@ pub fn make_credential(
     secret: &[u8; 32],
     rng: &mut impl Entropy,
 ) -> Result<Credential, TpmError> {
-    let (seed, encrypted_secret) = match &ek.key {
-        Key::Rsa { .. } => rsa_seed(ek, rng)?,
-        Key::Ecc { curve, .. } => ecc_seed(ek, *curve, rng)?,
-    };
+    let (seed, encrypted_secret) = seed_for(ek, Seeded::Credential, rng)?;
     let symmetric = match &ek.key {
         Key::Rsa { symmetric, .. } | Key::Ecc { symmetric, .. } => *symmetric,
     };
@@ -30,14 +28,40 @@ pub fn make_credential(
     })
 }
 
+/// A seed, and the same encrypted.
 type Seed = (Zeroizing<Vec<u8>>, Vec<u8>);
 
-fn rsa_seed(ek: &Public, rng: &mut impl CryptoRngCore) -> Result<Seed, TpmError> {
+/// What a seed is for, which is its label.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Seeded {
+    Credential,
+    Duplicate,
+}
+
+impl Seeded {
+    /// The label with the zero that ends it.
+    fn label(self) -> &'static str {
+        match self {
+            Self::Credential => "IDENTITY\0",
+            Self::Duplicate => "DUPLICATE\0",
+        }
+    }
+}
+
+/// Makes a seed and encrypts it to a storage key.
+pub(super) fn seed_for(ek: &Public, what: Seeded, rng: &mut impl Entropy) -> Result<Seed, TpmError> {
+    match &ek.key {
+        Key::Rsa { .. } => rsa_seed(ek, what, rng),
+        Key::Ecc { curve, .. } => ecc_seed(ek, *curve, what, rng),
+    }
+}
+
+fn rsa_seed(ek: &Public, what: Seeded, rng: &mut impl CryptoRngCore) -> Result<Seed, TpmError> {
     let mut seed = Zeroizing::new(vec![0; ek.name_alg.size()]);
     rng.fill_bytes(&mut seed);
     let padding = match ek.name_alg {
-        HashAlg::Sha256 => rsa::Oaep::new_with_label::<sha2::Sha256, _>("IDENTITY\0"),
-        HashAlg::Sha384 => rsa::Oaep::new_with_label::<sha2::Sha384, _>("IDENTITY\0"),
+        HashAlg::Sha256 => rsa::Oaep::new_with_label::<sha2::Sha256, _>(what.label()),
+        HashAlg::Sha384 => rsa::Oaep::new_with_label::<sha2::Sha384, _>(what.label()),
         HashAlg::Sha1 | HashAlg::Sha512 => return Err(TpmError::Unsupported("EK name algorithm", ek.name_alg.id())),
     };
     let ciphertext = ek.rsa()?.encrypt(rng, padding, &seed).map_err(|_unencryptable| TpmError::Key)?;
@@ -45,24 +69,31 @@ fn rsa_seed(ek: &Public, rng: &mut impl CryptoRngCore) -> Result<Seed, TpmError>
 }
 
 /// The seed exchange on a curve: ephemeral ECDH, then KDFe.
-fn ecc_seed(ek: &Public, curve: Curve, rng: &mut impl Entropy) -> Result<Seed, TpmError> {
+fn ecc_seed(ek: &Public, curve: Curve, what: Seeded, rng: &mut impl Entropy) -> Result<Seed, TpmError> {
     let own = ek.sec1(curve)?;
     let Agreement { point, shared } = rng.agree(curve, &own).ok_or(TpmError::Key)?;
     let size = curve.size();
     let (Some(x), Some(y), Some(own_x)) = (point.get(1..=size), point.get(size + 1..), own.get(1..=size)) else {
         return Err(TpmError::Key);
     };
-    let seed = kdfe(ek.name_alg, &shared, "IDENTITY", x, own_x);
+    let seed = kdfe(ek.name_alg, &shared, what.label().trim_end_matches('\0'), x, own_x);
     let mut encrypted = Vec::new();
     put_sized(&mut encrypted, x);
     put_sized(&mut encrypted, y);
     Ok((seed, encrypted))
 }
 
-/// Encrypts and authenticates the credential: TPMS_ID_OBJECT (part 2, 12.4.2).
-fn wrap(hash: HashAlg, symmetric: Symmetric, seed: &[u8], name: &Name, secret: &[u8; 32]) -> Result<Vec<u8>, TpmError> {
+/// Encrypts and authenticates `content` for the object with `name`: TPMS_ID_OBJECT of a credential (part 2, 12.4.2), the
+/// outer wrapper of a duplicate (part 1, 23.3.2.3).
+pub(super) fn wrap(
+    hash: HashAlg,
+    symmetric: Symmetric,
+    seed: &[u8],
+    name: &Name,
+    content: &[u8],
+) -> Result<Vec<u8>, TpmError> {
     let mut identity = Zeroizing::new(Vec::new());
-    put_sized(&mut identity, secret);
+    put_sized(&mut identity, content);
     let key = kdfa(hash, seed, "STORAGE", name.as_bytes(), &[], symmetric.key_size());
     cfb_encrypt(symmetric, &key, &mut identity)?;
     let mac_key = kdfa(hash, seed, "INTEGRITY", &[], &[], hash.size());

@@ -5,6 +5,7 @@
 mod attest;
 mod buffer;
 mod credential;
+mod duplicate;
 mod entropy;
 mod public;
 mod signature;
@@ -14,6 +15,7 @@ pub(crate) use attest::selection_bytes;
 pub use attest::{Attest, Attested, ClockInfo, PcrSelection, TPM_GENERATED};
 pub(crate) use credential::hmac;
 pub use credential::{kdfa, kdfe, make_credential};
+pub use duplicate::{Duplicate, MAX_PRIVATE, MAX_SEED, duplicate};
 pub use entropy::{Agreement, Entropy};
 pub use public::{
     Attributes, Curve, ENDORSEMENT_HIERARCHY, Key, NULL_HIERARCHY, Name, Public, Scheme, Symmetric,

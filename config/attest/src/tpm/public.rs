@@ -8,7 +8,7 @@ const ALG_RSA: u16 = 0x0001;
 const ALG_AES: u16 = 0x0006;
 const ALG_NULL: u16 = 0x0010;
 const ALG_ECDSA: u16 = 0x0018;
-const ALG_ECC: u16 = 0x0023;
+pub(super) const ALG_ECC: u16 = 0x0023;
 const ALG_CFB: u16 = 0x0043;
 
 /// Object attributes (TPMA_OBJECT, part 2, 8.3).

@@ -69,6 +69,41 @@ pub fn nk_policy(pcrs: &BTreeMap<u8, Digest>) -> Digest {
     Digest::of_parts(&[Digest::ZERO.as_bytes(), &TPM_CC_POLICY_PCR, &selection.to_tpm(), digest.as_bytes()])
 }
 
+/// Attributes of a key that an admin issued: it may sign, and has no policy by which it could leave the TPM again.
+pub const ISSUED_ATTRIBUTES: Attributes = Attributes::USER_WITH_AUTH.with(Attributes::SIGN);
+
+/// The key of an issued identity, made outside, with its public point.
+pub fn issued_key(x: Vec<u8>, y: Vec<u8>) -> Public {
+    let blank = signing_key(ISSUED_ATTRIBUTES, Vec::new());
+    let scheme = Scheme::Ecdsa(HashAlg::Sha256);
+    Public { key: Key::Ecc { symmetric: Symmetric::Null, scheme, curve: Curve::P256, x, y }, ..blank }
+}
+
+/// The endorsement key with this SubjectPublicKeyInfo, where one of the templates has such a key. Of templates that differ
+/// in policy and attributes only, it is the low-range one: who wraps something for the key needs neither.
+pub fn ek_of_spki(der: &[u8]) -> Option<Public> {
+    use p256::elliptic_curve::sec1::ToEncodedPoint as _;
+    use p256::pkcs8::DecodePublicKey as _;
+    use rsa::traits::PublicKeyParts as _;
+    if let Ok(found) = rsa::RsaPublicKey::from_public_key_der(der) {
+        let ek = ek_rsa2048();
+        let Key::Rsa { symmetric, bits, exponent, .. } = ek.key else { return None };
+        let key = Key::Rsa { symmetric, bits, exponent, modulus: found.n().to_bytes_be() };
+        let ek = Public { key, ..ek };
+        let standard = *found.e() == rsa::BigUint::from(65537_u32);
+        return (standard && ek.rsa().is_ok()).then_some(ek);
+    }
+    let (ek, sec1) = if let Ok(found) = p256::PublicKey::from_public_key_der(der) {
+        (ek_p256(), found.to_encoded_point(false).as_bytes().to_vec())
+    } else {
+        let found = p384::PublicKey::from_public_key_der(der).ok()?;
+        (ek_p384(), found.to_encoded_point(false).as_bytes().to_vec())
+    };
+    let Key::Ecc { symmetric, scheme, curve, .. } = ek.key else { return None };
+    let (x, y) = (sec1.get(1..=curve.size())?.to_vec(), sec1.get(curve.size() + 1..)?.to_vec());
+    Some(Public { key: Key::Ecc { symmetric, scheme, curve, x, y }, ..ek })
+}
+
 /// RSA-2048 endorsement key, template L-1.
 pub fn ek_rsa2048() -> Public {
     Public {

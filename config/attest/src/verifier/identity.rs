@@ -103,6 +103,8 @@ pub(super) fn admissible(
     )?;
     let retired = machine.spec.retired;
     checks.must("retired", Code::MachineRetired, !retired, "false", retired)?;
+    let issued = machine.spec.is_static;
+    checks.must("static", Code::MachineStatic, !issued, "false", issued)?;
     let state = state(machine);
     let admitted = state != MachineState::Untrusted || readmitted(machine, now);
     checks.must("state", Code::MachineUntrusted, admitted, "not Untrusted, or re-admitted", format!("{state:?}"))?;

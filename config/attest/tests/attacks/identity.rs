@@ -148,6 +148,10 @@ fn retired_and_untrusted_machines_stay_out_until_an_admin_acts() {
         world.object("worker-1").spec.retired = true;
         world.join(machine)
     });
+    refused(Anonymous, Code::MachineStatic, |world, machine| {
+        world.object("worker-1").spec.is_static = true;
+        world.join(machine)
+    });
     let (mut world, machine) = lab();
     world.object("worker-1").status.get_or_insert_default().state = MachineState::Untrusted;
     expect(Anonymous, Code::MachineUntrusted, world.join(&machine));

@@ -43,10 +43,13 @@ fn none_is_empty(text: &str) -> &str {
 }
 
 fn machine_state(fields: &Fields) -> String {
-    if object(fields, "spec").is_some_and(|spec| get(spec, "retired") == &Value::Bool(true)) {
+    let said = |flag: &str| object(fields, "spec").is_some_and(|spec| get(spec, flag) == &Value::Bool(true));
+    if said("retired") {
         return "Retired".to_owned();
     }
     match at(fields, "status", "/state") {
+        // It has nothing to prove, and nothing is awaited.
+        "<none>" | "Pending" if said("static") => "Static".to_owned(),
         "<none>" => "Pending".to_owned(),
         state => state.to_owned(),
     }

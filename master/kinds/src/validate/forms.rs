@@ -172,6 +172,17 @@ pub fn number_or_share(value: &Value) -> i64 {
     }
 }
 
+/// Checks a taint of a node or device, whose effects are these.
+pub(crate) fn taint(taint: &Fields, effects: &[&str], at: &At<'_>, faults: &mut Faults) {
+    formed(word(taint, "key"), &at.field("key"), names::qualified, faults);
+    formed(word(taint, "value"), &at.field("value"), names::label_value, faults);
+    if text(taint, "effect").is_empty() {
+        faults.required(&at.field("effect"), "");
+    } else {
+        faults.one_of(&at.field("effect"), get(taint, "effect"), effects);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -208,16 +219,5 @@ mod tests {
         );
         assert_eq!(words(|faults| at_most_all(&json!("101%"), &at, faults)).len(), 1);
         assert_eq!(number_or_share(&json!("0%")), 0);
-    }
-}
-
-/// Checks a taint of a node or device, whose effects are these.
-pub(crate) fn taint(taint: &Fields, effects: &[&str], at: &At<'_>, faults: &mut Faults) {
-    formed(word(taint, "key"), &at.field("key"), names::qualified, faults);
-    formed(word(taint, "value"), &at.field("value"), names::label_value, faults);
-    if text(taint, "effect").is_empty() {
-        faults.required(&at.field("effect"), "");
-    } else {
-        faults.one_of(&at.field("effect"), get(taint, "effect"), effects);
     }
 }

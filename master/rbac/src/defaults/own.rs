@@ -26,6 +26,8 @@ fn attestation() -> Vec<Rule> {
             "pratique.dev/node-client pratique.dev/node-serving kubernetes.io/kube-apiserver-client \
              kubernetes.io/kube-apiserver-client-kubelet kubernetes.io/kubelet-serving",
         ),
+        // Static machines are approved by a person alone.
+        on("sign", certificates, "signers").named("pratique.dev/static-client pratique.dev/static-serving"),
         on(READ, "core", "pods namespaces configmaps"),
         events(),
     ]

@@ -5,10 +5,12 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used, reason = "tests may stop at the first surprise")]
 #![allow(clippy::large_futures, reason = "a test's future lives once")]
 
+mod bootstrap_tokens;
 mod csr;
 mod first_master;
 mod freshness;
 mod identity;
+mod issued;
 mod keys;
 mod lab;
 mod life;
@@ -120,6 +122,10 @@ fn main() {
         life::a_node_stays_within_its_rights,
         life::certificates_serve_their_use_only,
         life::an_approved_request_is_signed,
+        bootstrap_tokens::an_ordinary_kubelet_gets_its_certificate_by_a_token_that_ends,
+        issued::a_static_machine_is_its_admins_word,
+        issued::a_static_node_gets_nothing_by_proof,
+        issued::a_wrapped_key_makes_a_node_on_its_tpm_alone,
         freshness::flood,
     ];
     for (name, story) in stories {

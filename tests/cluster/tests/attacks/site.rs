@@ -76,6 +76,16 @@ impl Site {
         self.process.lock().unwrap().clone()
     }
 
+    /// The admin's kubeconfig.
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
+        self.dir.path().join("data/admin.kubeconfig")
+    }
+
+    /// Another program that was built with the master.
+    pub(crate) fn program(&self, name: &str) -> Command {
+        Command::new(self.program.with_file_name(name))
+    }
+
     pub(crate) fn log(&self) -> String {
         log(self.dir.path())
     }

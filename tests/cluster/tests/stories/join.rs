@@ -135,3 +135,22 @@ pub(crate) fn user_data_from_a_metadata_service(world: &mut World) -> Result<()>
     expect(shown == "ec2", &format!("the Machine shows the source {shown:?}"))?;
     cluster.lab.kubectl(&["delete", "node,machine", "worker-ec2", "--timeout=60s"]).map(drop)
 }
+
+/// A static join: the admin issues, the machine imports the key into its TPM and is a node, and everybody can see that
+/// nothing was proven.
+pub(crate) fn issued_certificates(world: &mut World) -> Result<()> {
+    let cluster = world.cluster()?;
+    let (mut blueprint, text) = cluster.unregistered("worker-static")?;
+    let document = cluster.lab.issue("worker-static", &blueprint, &text, "192.168.77.12")?;
+    cluster.lab.give_user_data(&mut blueprint, &document)?;
+    let machine = world.guest(&blueprint)?;
+    let cluster = world.cluster()?;
+    cluster.lab.wait_ready("worker-static", BOOT_LIMIT)?;
+    machine.wait("nothing about image or configuration is proven", BOOT_LIMIT)?;
+    let described = cluster.lab.kubectl(&["describe", "machine", "worker-static"])?;
+    expect(
+        described.contains("static: nothing about image or configuration is proven"),
+        &format!("`kubectl describe machine` does not say what is not proven:\n{described}"),
+    )?;
+    cluster.lab.kubectl(&["delete", "machine,node", "worker-static", "--timeout=60s"]).map(drop)
+}

@@ -25,6 +25,7 @@ const STORIES: &[(&str, Story)] = &[
     ("images_hold_no_shell_and_no_tpm_reaches_a_container", join::nothing_to_hold_on_to),
     ("join_with_a_cloud_config_from_fw_cfg", join::cloud_config_from_fw_cfg),
     ("join_with_user_data_from_a_metadata_service", join::user_data_from_a_metadata_service),
+    ("join_by_certificates_that_an_admin_issued", join::issued_certificates),
     ("renew_without_a_lapse", life::renew),
     ("reboot_enrols_anew_under_the_same_name_and_pods_come_back", life::reboot),
     ("refuse_a_machine_that_is_not_in_the_inventory", refuse::unknown_ek),

@@ -6,7 +6,7 @@ use config_attest::eventlog::EventLog;
 use config_attest::release::{KnownRelease, Manifest};
 use config_attest::sessions::Sessions;
 use config_attest::testing::{EkKind, References, SeededRng, SoftMachine, World};
-use config_attest::tpm::{Attest, EcdsaSignature, Public};
+use config_attest::tpm::{Attest, Duplicate, EcdsaSignature, Public, template};
 use config_attest::verifier::{check_evidence, check_hello};
 use config_attest::wire::{BootstrapAdmit, BootstrapHello, Certificates, Challenge, Der, Evidence, Hello};
 use config_attest::{Digest, EkIssuer, Purpose, attestor};
@@ -62,6 +62,18 @@ fn structures() -> Vec<Target> {
             }
             Public::parse_sized(input).ok();
         }),
+        target(
+            "config-attest/issued-key",
+            Shape::Bytes,
+            vec![template::issued_key(vec![1; 32], vec![2; 32]).to_bytes()],
+            |input| {
+                let wrapped = Duplicate { public: input.to_vec(), private: vec![0; 100], seed: vec![0; 64] };
+                if let Ok(public) = wrapped.check() {
+                    same(&public.to_bytes(), input);
+                }
+                template::ek_of_spki(input);
+            },
+        ),
         target(
             "config-attest/attest",
             Shape::Bytes,

@@ -3,6 +3,7 @@
 use crate::run::{Shape, Target};
 use agent_init::gpt::{Geometry, Table};
 use agent_init::{label, settings, smbios};
+use agent_metadata::{Answer, Fetch, Platform, Step};
 use agent_sys::verity::Superblock;
 use std::io;
 
@@ -49,10 +50,24 @@ pub(super) fn targets() -> Vec<Target> {
             settings::claimed_name(input);
             settings::root_hash(&String::from_utf8_lossy(input));
         }),
+        target("agent-metadata/answer", b"\x00\x00\xc8version = 1\n".to_vec(), answer),
         target("agent-sys/verity-superblock", superblock(), |input| {
             Superblock::parse(input).ok();
         }),
     ]
+}
+
+/// An answer of a metadata service: which one, the status, the body.
+fn answer(input: &[u8]) {
+    let [which, high, low, body @ ..] = input else { return };
+    let platform = Platform::ALL[usize::from(*which) % Platform::ALL.len()];
+    let flavour = Some("Google".to_owned());
+    let given = Answer { status: u16::from_be_bytes([*high, *low]), flavour, body: body.to_vec() };
+    match Fetch::new(platform).answer(given.clone()) {
+        Step::Ask(next) => assert!(!matches!(next.answer(given), Step::Ask(_)), "one token is enough"),
+        Step::Done(bytes) => assert!((1..=agent_metadata::MAX_BYTES).contains(&bytes.len())),
+        Step::Nothing | Step::Later(_) | Step::Refused(_) => {}
+    }
 }
 
 fn superblock() -> Vec<u8> {

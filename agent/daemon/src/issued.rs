@@ -1,0 +1,169 @@
+//! A node whose certificates and key an admin issued beforehand: no proof, no request, no renewal.
+
+use crate::RunArguments;
+use crate::console::say;
+use crate::error::Error;
+use crate::machine::ImageDescription;
+use crate::run::Ending;
+use crate::{network, node, settings};
+use agent_enroll::issued::{self, Issued};
+use agent_enroll::{Endpoints, MasterClient, Pin};
+use agent_tpm::{Tpm, WrappedKey};
+use bytes::Bytes;
+use config_attest::Digest;
+use config_attest::tpm::Duplicate;
+use config_attest::wire::ConfigEvent;
+use config_model::MachineConfig;
+use config_model::identity::{IssuedIdentity, IssuedKey};
+use config_model::image::METADATA_SERVICES;
+use jiff::Timestamp;
+use serde_json::json;
+use std::time::Duration;
+use tokio::task::JoinSet;
+
+const DAY: u64 = 86_400;
+
+/// Runs the node until it is asked to end.
+pub(crate) async fn operate(
+    arguments: &RunArguments,
+    machine: &MachineConfig,
+    image: &ImageDescription,
+    name: String,
+    identity: IssuedIdentity,
+    on_machine: bool,
+    ending: &mut Ending,
+) -> Result<(), Error> {
+    let Some((endpoints, pins)) = settings::master(machine)? else {
+        return Err(Error::NotForAnAgent("`[identity]` is for a machine that joins a master".to_owned()));
+    };
+    if matches!(identity.key, IssuedKey::Plaintext(_)) {
+        not_from_a_service(arguments)?;
+        say(
+            "WARNING: this node's private key stands in its user-data in the clear: whoever read that can be this node",
+        );
+    }
+    let mut tasks = JoinSet::new();
+    if on_machine {
+        // Cancel-safe: the network's task goes on in its set, or ends with it.
+        tokio::select! {
+            up = network::bring_up(machine, &arguments.run, &mut tasks) => up?,
+            () = ending.asked() => return Ok(()),
+        }
+    }
+    let (tcti, node) = (arguments.tcti.clone(), name.clone());
+    let taken = tokio::task::spawn_blocking(move || take(&tcti, node, identity, endpoints, pins)).await;
+    let (identity, end) = taken.map_err(|error| Error::Part("identity", error.into()))??;
+    let until = i64::try_from(end.not_after).ok().and_then(|seconds| Timestamp::from_second(seconds).ok());
+    let until = until.map(|until| until.to_string()).unwrap_or_default();
+    say(&format!("node {name} by issued certificates until {until}; nothing about image or configuration is proven"));
+    let teller = Teller { client: identity.client.clone(), node: name };
+    tasks.spawn(async move {
+        let never = issued::watch(end, move |left| teller.tell(left)).await;
+        match never {}
+    });
+    let outcome = node::serve(arguments, machine, image, identity, ending, &mut tasks).await;
+    tasks.shutdown().await;
+    outcome
+}
+
+/// Opens the TPM where the key is for it, and puts certificates and key in use.
+fn take(
+    tcti: &str,
+    node: String,
+    identity: IssuedIdentity,
+    endpoints: Endpoints,
+    pins: Vec<Pin>,
+) -> Result<(agent_enroll::Identity, issued::Ending), Error> {
+    let IssuedIdentity { certificate, serving_certificate, roots, key } = identity;
+    let key = match key {
+        IssuedKey::Wrapped { ek, public, private, seed } => {
+            let wrapped = WrappedKey { ek: Digest(ek.0), key: Duplicate { public, private, seed } };
+            issued::IssuedKey::Wrapped(Tpm::open(tcti).map_err(Error::Tpm)?, Box::new(wrapped))
+        }
+        IssuedKey::Plaintext(pkcs8) => issued::IssuedKey::Plaintext(pkcs8),
+    };
+    let all = Issued { node, certificate, serving_certificate, roots, key };
+    issued::put_in_use(all, endpoints, pins).map_err(Error::Identity)
+}
+
+/// A bare key is never taken from a metadata service: every process of the machine, and of whoever routes for it, can
+/// ask that for it.
+fn not_from_a_service(arguments: &RunArguments) -> Result<(), Error> {
+    let record = arguments.config_event.clone().unwrap_or_else(|| arguments.run.join("config-event.json"));
+    let label = match std::fs::read(&record) {
+        Ok(bytes) => serde_json::from_slice::<ConfigEvent>(&bytes).map(|event| event.label).ok(),
+        // A host without init has no record, and no service that was asked.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(_) => None,
+    };
+    match label {
+        Some(label) if !METADATA_SERVICES.contains(&label.as_str()) => Ok(()),
+        label => {
+            let label = label.unwrap_or_else(|| format!("unknown, {} is unreadable", record.display()));
+            Err(Error::NotForAnAgent(format!(
+                "a private key in the clear came from a metadata service ({label}): wrap it to the machine's TPM with \
+                 `pratique issue --ek FILE`, and count this key as lost"
+            )))
+        }
+    }
+}
+
+/// Tells of the certificates' end: on the console, and as an event of the Node.
+struct Teller {
+    client: MasterClient,
+    node: String,
+}
+
+impl Teller {
+    fn tell(&self, left: Duration) {
+        let text = ends(&self.node, left);
+        say(&text);
+        let (client, body) = (self.client.clone(), self.event(&text, left.is_zero()));
+        // Detached and bounded by the client's own limits; a master that is away hears of it tomorrow.
+        drop(tokio::spawn(async move {
+            let path = "/api/v1/namespaces/default/events";
+            if let Err(error) = client.request(http::Method::POST, path, "application/json", body).await {
+                tracing::warn!(%error, "the event of the certificates' end is not written");
+            }
+        }));
+    }
+
+    fn event(&self, text: &str, ended: bool) -> Bytes {
+        let now = Timestamp::now();
+        let reason = if ended { "CertificateExpired" } else { "CertificateExpiring" };
+        let event = json!({
+            "apiVersion": "v1", "kind": "Event",
+            "metadata": { "name": format!("{}.{:x}", self.node, now.as_nanosecond()), "namespace": "default" },
+            "involvedObject": { "apiVersion": "v1", "kind": "Node", "name": self.node, "uid": self.node },
+            "type": "Warning", "reason": reason, "message": text, "count": 1,
+            "firstTimestamp": now, "lastTimestamp": now,
+            "source": { "component": "agent", "host": self.node },
+            "reportingComponent": "agent", "reportingInstance": self.node,
+        });
+        Bytes::from(event.to_string())
+    }
+}
+
+fn ends(node: &str, left: Duration) -> String {
+    let cure =
+        format!("issue new ones with `pratique issue --name {node} …`, give the machine that user-data, and reboot it");
+    match left.as_secs() {
+        0 => format!("the issued certificates have ended: the master hears this node no more; {cure}"),
+        1..DAY => format!("the issued certificates end within a day; {cure}"),
+        seconds => format!("the issued certificates end in {} days; {cure}", seconds / DAY),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ends;
+    use std::time::Duration;
+
+    #[test]
+    fn the_notice_says_when_and_what_to_do() {
+        for (seconds, words) in [(14 * 86_400, "end in 14 days"), (5, "end within a day"), (0, "have ended")] {
+            let text = ends("w", Duration::from_secs(seconds));
+            assert!(text.contains(words) && text.contains("pratique issue --name w"), "{text}");
+        }
+    }
+}

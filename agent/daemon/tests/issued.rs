@@ -1,0 +1,123 @@
+//! The agent with an identity that an admin issued: what it must not take, and what it says.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair};
+use std::path::Path;
+use std::process::{Command, Output};
+
+const NAME: &str = "edge-1";
+
+/// A cluster's root, and certificates under it as `pratique issue` has them.
+struct Cluster {
+    root: String,
+    pin: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Cluster {
+    fn new() -> Self {
+        let key = KeyPair::generate().expect("a key");
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let certificate = params.self_signed(&key).expect("a root");
+        let (root, der) = (certificate.pem(), certificate.der().to_vec());
+        let pin = agent_enroll::spki_hash(&der).expect("a hash");
+        let issuer = Issuer::from_ca_cert_der(certificate.der(), key).expect("an issuer");
+        Self { root, pin: pin.iter().map(|byte| format!("{byte:02x}")).collect(), issuer }
+    }
+
+    fn certificate(&self, key: &KeyPair, node: &str, until: i32) -> String {
+        let mut params = CertificateParams::default();
+        params.not_before = rcgen::date_time_ymd(2020, 1, 1);
+        params.not_after = rcgen::date_time_ymd(until, 1, 1);
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::OrganizationName, "system:nodes");
+        params.distinguished_name.push(DnType::CommonName, format!("system:node:{node}"));
+        params.signed_by(key, &self.issuer).expect("a certificate").pem()
+    }
+
+    /// A document with this key and certificate.
+    fn document(&self, key: &str, certificate: &str) -> String {
+        let Self { root, pin, .. } = self;
+        format!(
+            "version = 1\n[machine]\nname = \"{NAME}\"\n[master]\nendpoints = [\"https://127.0.0.1:1\"]\nca_pins = [\"sha256:{pin}\"]\n\
+             [identity]\ncertificate = \"\"\"\n{certificate}\"\"\"\nserving_certificate = \"\"\"\n{certificate}\"\"\"\nroots = \"\"\"\n{root}\"\"\"\n{key}"
+        )
+    }
+}
+
+fn bare(key: &KeyPair) -> String {
+    format!("insecure_plaintext_key = true\nkey = \"\"\"\n{}\"\"\"\n", key.serialize_pem())
+}
+
+/// Runs the agent until it ends by itself.
+fn run(document: &str, source: Option<&str>) -> (Option<i32>, String) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let at = |name: &str| dir.path().join(name);
+    std::fs::write(at("config.toml"), document).expect("written");
+    std::fs::create_dir(at("run")).expect("made");
+    if let Some(label) = source {
+        let digest = "00".repeat(32);
+        let record =
+            format!("{{\"pcr\":13,\"label\":\"{label}\",\"length\":1,\"digest\":\"{digest}\",\"measured\":true}}\n");
+        std::fs::write(at("run/config-event.json"), record).expect("written");
+    }
+    let Output { status, stdout, stderr } = command(dir.path()).output().expect("the agent");
+    (status.code(), String::from_utf8_lossy(&[stdout, stderr].concat()).into_owned())
+}
+
+fn command(dir: &Path) -> Command {
+    let mut agent = Command::new(env!("CARGO_BIN_EXE_agent"));
+    agent.args(["run", "--image", "/nonexistent", "--containerd", "/nonexistent", "--tcti", "device:/nonexistent"]);
+    for (flag, name) in
+        [("--config", "config.toml"), ("--data", "data"), ("--run", "run"), ("--kubelet-data", "kubelet")]
+    {
+        agent.arg(flag).arg(dir.join(name));
+    }
+    // A port that is nobody's to open, so that an agent which goes on ends there.
+    agent.args(["--kubelet-port", "0", "--pod-logs"]).arg(dir.join("logs"));
+    agent
+}
+
+#[test]
+fn a_bare_key_from_a_metadata_service_is_refused() {
+    let (cluster, key) = (Cluster::new(), KeyPair::generate().expect("a key"));
+    // The certificates have ended, so that the negative control ends too, and elsewhere.
+    let document = cluster.document(&bare(&key), &cluster.certificate(&key, NAME, 2021));
+    for label in ["ec2", "gce", "azure", "openstack", "hetzner", "digitalocean"] {
+        let (code, text) = run(&document, Some(label));
+        assert_eq!(code, Some(78), "{text}");
+        assert!(text.contains("in the clear came from a metadata service") && text.contains(label), "{text}");
+    }
+    let (_, text) = run(&document, Some("nocloud"));
+    assert!(!text.contains("metadata service") && text.contains("days ago"), "the negative control: {text}");
+    assert!(text.contains("WARNING: this node's private key stands in its user-data"), "{text}");
+    assert!(!text.contains("PRIVATE KEY"), "{text}");
+}
+
+#[test]
+fn what_does_not_fit_is_said_and_ends_the_agent() {
+    let (cluster, key) = (Cluster::new(), KeyPair::generate().expect("a key"));
+    let other = KeyPair::generate().expect("a key");
+    let good = cluster.certificate(&key, NAME, 2090);
+    let stranger = Cluster { root: Cluster::new().root, pin: cluster.pin.clone(), issuer: Cluster::new().issuer };
+    for (document, words) in [
+        (cluster.document(&bare(&key), &cluster.certificate(&key, NAME, 2021)), "pratique issue"),
+        (cluster.document(&bare(&key), &cluster.certificate(&key, "edge-2", 2090)), "not one of node edge-1"),
+        (cluster.document(&bare(&other), &good), "for another key"),
+        (stranger.document(&bare(&key), &good), "none of its roots is among `ca_pins`"),
+        (cluster.document(&wrapped(), &good), "the TPM cannot be used"),
+    ] {
+        let (code, text) = run(&document, None);
+        assert!(matches!(code, Some(78 | 69)), "{words}: {text}");
+        assert!(text.contains(words), "{words}: {text}");
+    }
+}
+
+/// A wrapped key of the right form, for nobody.
+fn wrapped() -> String {
+    let part = STANDARD.encode([1; 64]);
+    let hash = "ab".repeat(32);
+    format!("ek = \"sha256:{hash}\"\npublic = \"{part}\"\nprivate = \"{part}\"\nseed = \"{part}\"\n")
+}

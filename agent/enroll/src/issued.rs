@@ -1,0 +1,180 @@
+//! A static identity: certificates and a key that an admin issued beforehand. The node makes no request and renews
+//! nothing; what is left to do is to say in good time that its certificates end.
+
+use crate::Error;
+use crate::client::MasterClient;
+use crate::endpoint::Endpoints;
+use crate::enroller::Identity;
+use crate::identity::Slot;
+use crate::keys::NodeKey;
+use crate::pin::{Pin, spki_hash};
+use crate::request::is_for;
+use agent_tpm::{Tpm, WrappedKey};
+use config_kube::identity::{NODES_GROUP, node_user};
+use rustls::crypto::ring::sign::any_ecdsa_type;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::sign::{CertifiedKey, SigningKey};
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::time::sleep;
+use zeroize::Zeroizing;
+
+/// The last part of the certificates' life, in which their end is spoken of.
+const NOTICE: Duration = Duration::from_secs(14 * 86_400);
+/// How often it is then spoken of, and how often the time of day is looked at.
+const DAILY: Duration = Duration::from_secs(86_400);
+const LOOK: Duration = Duration::from_secs(600);
+
+/// The key of an issued identity.
+pub enum IssuedKey {
+    /// For this TPM to import.
+    Wrapped(Tpm, Box<WrappedKey>),
+    /// In the clear, PKCS#8.
+    Plaintext(Zeroizing<Vec<u8>>),
+}
+
+impl fmt::Debug for IssuedKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Wrapped(..) => "Wrapped",
+            Self::Plaintext(_) => "Plaintext",
+        })
+    }
+}
+
+/// What an admin issued, as it stands in the machine's document.
+#[derive(Debug)]
+pub struct Issued {
+    /// The node's name.
+    pub node: String,
+    /// Client certificate and intermediates, DER.
+    pub certificate: Vec<Vec<u8>>,
+    /// Serving certificate and intermediates, DER.
+    pub serving_certificate: Vec<Vec<u8>>,
+    /// The cluster's roots, DER.
+    pub roots: Vec<Vec<u8>>,
+    /// The key of both certificates.
+    pub key: IssuedKey,
+}
+
+/// The end of an issued identity, to be watched.
+#[derive(Debug, Clone, Copy)]
+pub struct Ending {
+    /// Unix seconds at which the first of the certificates ends.
+    pub not_after: u64,
+}
+
+/// Puts an issued identity in use. Blocks for the TPM's import.
+pub fn put_in_use(issued: Issued, endpoints: Endpoints, pins: Vec<Pin>) -> Result<(Identity, Ending), Error> {
+    let Issued { node, certificate, serving_certificate, roots, key } = issued;
+    let chain = |ders: Vec<Vec<u8>>| ders.into_iter().map(CertificateDer::from).collect::<Vec<_>>();
+    let (certificate, serving_certificate) = (chain(certificate), chain(serving_certificate));
+    let mut roots = chain(roots);
+    roots.retain(|root| spki_hash(root).is_some_and(|hash| pins.contains(&hash)));
+    if roots.is_empty() {
+        return Err(Error::Issued("none of its roots is among `ca_pins`".to_owned()));
+    }
+    let not_after =
+        named(&certificate, &node, "certificate")?.min(named(&serving_certificate, &node, "serving certificate")?);
+    alive(not_after, now())?;
+    let (key, spki) = signer(key)?;
+    for (chain, what) in [(&certificate, "certificate"), (&serving_certificate, "serving certificate")] {
+        if !is_for(chain, &spki) {
+            return Err(Error::Issued(format!("its {what} is for another key")));
+        }
+    }
+    let slot = |chain| {
+        let slot = Slot::default();
+        slot.set(CertifiedKey::new(chain, Arc::clone(&key)));
+        Arc::new(slot)
+    };
+    let client = MasterClient::new(endpoints, pins, slot(certificate))?;
+    Ok((Identity { node, client, serving: slot(serving_certificate), roots }, Ending { not_after }))
+}
+
+/// The signing key and its SubjectPublicKeyInfo.
+fn signer(key: IssuedKey) -> Result<(Arc<dyn SigningKey>, Vec<u8>), Error> {
+    match key {
+        IssuedKey::Wrapped(tpm, wrapped) => {
+            let key = NodeKey::imported(tpm, *wrapped)?;
+            let spki = key.public().spki.clone();
+            Ok((Arc::new(key), spki))
+        }
+        IssuedKey::Plaintext(pkcs8) => {
+            let der = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(pkcs8.as_slice()));
+            let key = any_ecdsa_type(&der).map_err(Error::Tls)?;
+            let spki = key.public_key().map(|spki| spki.to_vec());
+            Ok((key, spki.ok_or_else(|| Error::Issued("its key has no public part".to_owned()))?))
+        }
+    }
+}
+
+/// Checks the subject of a certificate; its end.
+fn named(chain: &[CertificateDer<'_>], node: &str, what: &str) -> Result<u64, Error> {
+    let unreadable = || Error::Issued(format!("its {what} cannot be read"));
+    let leaf = chain.first().ok_or_else(unreadable)?;
+    let (_, leaf) = x509_parser::parse_x509_certificate(leaf).map_err(|_not_x509| unreadable())?;
+    let text = |value: &x509_parser::x509::AttributeTypeAndValue<'_>| value.as_str().unwrap_or_default().to_owned();
+    let users: Vec<String> = leaf.subject().iter_common_name().map(text).collect();
+    let groups: Vec<String> = leaf.subject().iter_organization().map(text).collect();
+    if users != [node_user(node)] || groups != [NODES_GROUP] {
+        return Err(Error::Issued(format!("its {what} is not one of node {node}, but of {}", users.join(", "))));
+    }
+    u64::try_from(leaf.validity().not_after.timestamp()).map_err(|_before_1970| unreadable())
+}
+
+fn alive(not_after: u64, now: u64) -> Result<(), Error> {
+    if now >= not_after {
+        return Err(Error::IssuedExpired { days: now.saturating_sub(not_after) / DAILY.as_secs() });
+    }
+    Ok(())
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+/// Tells of the end from two weeks before it on, once a day, and of the end itself. Runs until it is dropped.
+pub async fn watch(ending: Ending, tell: impl Fn(Duration) + Send) -> std::convert::Infallible {
+    let mut told: Option<u64> = None;
+    loop {
+        let left = ending.not_after.saturating_sub(now());
+        if let Some(left) = due(left, told) {
+            told = Some(left);
+            tell(Duration::from_secs(left));
+        }
+        sleep(LOOK).await;
+    }
+}
+
+/// Whether `left` seconds before the end something is to be said, after what was said with `told` left.
+fn due(left: u64, told: Option<u64>) -> Option<u64> {
+    let first = told.is_none() && left <= NOTICE.as_secs();
+    let again = told.is_some_and(|told| told > 0 && (left == 0 || told - left.min(told) >= DAILY.as_secs()));
+    (first || again).then_some(left)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{alive, due};
+
+    const DAY: u64 = 86_400;
+
+    #[test]
+    fn the_end_is_spoken_of_two_weeks_before_and_daily_and_at_the_end_once() {
+        assert_eq!(due(15 * DAY, None), None);
+        assert_eq!(due(14 * DAY, None), Some(14 * DAY));
+        assert_eq!(due(14 * DAY - 600, Some(14 * DAY)), None);
+        assert_eq!(due(13 * DAY, Some(14 * DAY)), Some(13 * DAY));
+        assert_eq!(due(0, Some(600)), Some(0));
+        assert_eq!(due(0, Some(0)), None);
+    }
+
+    #[test]
+    fn an_ended_certificate_says_since_when() {
+        assert!(alive(100, 99).is_ok());
+        let error = alive(100, 100 + 3 * DAY).expect_err("ended").to_string();
+        assert!(error.contains("3 days ago") && error.contains("pratique issue"), "{error}");
+    }
+}

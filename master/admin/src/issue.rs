@@ -1,0 +1,290 @@
+//! `pratique issue`: certificates and a key for a machine that proves nothing, out of band.
+//!
+//! The key is made here, certified by the master on the admin's word, and wrapped to the machine's endorsement key, so
+//! that the document which carries it is of use to that TPM alone. It is never written in the clear, unless
+//! `--insecure-plaintext-key` says so.
+
+use crate::error::{Error, Result};
+use crate::kubeconfig::Api;
+use crate::{ek, files};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use config_attest::Digest;
+use config_attest::tpm::{duplicate, template};
+use config_kube::identity::{NODES_GROUP, STATIC_CLIENT_SIGNER, STATIC_SERVING_SIGNER, node_user};
+use config_kube::machine::EkSelector;
+use config_kube::{Machine, MachineSpec};
+use config_model::Document;
+use config_model::format::HumanDuration;
+use http::Method;
+use p256::SecretKey;
+use p256::ecdsa::signature::Signer as _;
+use p256::pkcs8::{EncodePrivateKey as _, LineEnding};
+use rcgen::{CertificateParams, DistinguishedName, DnType, PublicKeyData};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::time::Duration;
+use zeroize::Zeroizing;
+
+const MACHINES: &str = "/apis/pratique.dev/v1alpha1/machines";
+const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
+/// How often, and with which pause, a certificate is looked for.
+const LOOKS: u32 = 150;
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// What describes the machine.
+#[derive(Debug, clap::Args)]
+pub(crate) struct IssueArgs {
+    /// Name of the Machine and of its Node.
+    #[arg(long)]
+    name: String,
+    /// What it is: worker or master.
+    #[arg(long, default_value = "worker", value_parser = ["worker", "master"])]
+    role: String,
+    /// File with the endorsement key to which the key is wrapped: its certificate, public key or TPM public area.
+    #[arg(long, value_name = "FILE", required_unless_present = "insecure_plaintext_key")]
+    ek: Option<PathBuf>,
+    /// Write the key into the document in the clear: whoever reads that can be the node.
+    #[arg(long, conflicts_with = "ek")]
+    insecure_plaintext_key: bool,
+    /// The admin's kubeconfig.
+    #[arg(long, env = "KUBECONFIG")]
+    kubeconfig: PathBuf,
+    /// Life of the certificates; nobody renews them.
+    #[arg(long, default_value = "90d")]
+    ttl: HumanDuration,
+    /// IP address or DNS name that its serving certificate carries. Repeat for more.
+    #[arg(long)]
+    address: Vec<String>,
+    /// Where the machine finds its master [default: the kubeconfig's server]. Repeat for more.
+    #[arg(long, value_name = "https://HOST:PORT")]
+    endpoint: Vec<String>,
+    /// The machine's document without `[identity]`; made from the other arguments where none is given.
+    #[arg(long, value_name = "FILE")]
+    user_data: Option<PathBuf>,
+    /// The file for the machine's user-data; must not exist.
+    #[arg(long)]
+    out: PathBuf,
+}
+
+/// Issues and writes the document.
+pub(crate) fn run(args: &IssueArgs) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|e| Error::input("this host", e.to_string(), "free some of its resources"))?;
+    runtime.block_on(issue(args))
+}
+
+async fn issue(args: &IssueArgs) -> Result<()> {
+    if !master_ca::profile::is_dns_name(&args.name) {
+        let cure = "use lower-case letters, digits and `-`";
+        return Err(Error::input(format!("--name {}", args.name), "not a name for a node", cure));
+    }
+    if args.out.exists() {
+        return Err(Error::input(args.out.display().to_string(), "it exists", "name a file that is not there yet"));
+    }
+    let ek = args.ek.as_deref().map(ek::read).transpose()?;
+    let mut api = Api::open(&args.kubeconfig).await?;
+    let base = base(args, &api)?;
+    register(args, ek.as_deref(), &mut api).await?;
+    let key = Key::new();
+    let mut names = vec![args.name.clone()];
+    names.extend(args.address.iter().filter(|name| **name != args.name).cloned());
+    let client = certify(args, &mut api, &key, STATIC_CLIENT_SIGNER, Vec::new()).await?;
+    let serving = certify(args, &mut api, &key, STATIC_SERVING_SIGNER, names).await?;
+    let mut text = Zeroizing::new(base);
+    section(&mut text, &api.root, &client, &serving)?;
+    match &ek {
+        Some(spki) => wrapped(&mut text, spki, &key)?,
+        None => plaintext(&mut text, &key)?,
+    }
+    check(&text)?;
+    files::write_private(&args.out, text.as_bytes(), false)?;
+    files::tell(&format!(
+        "wrote {}: certificates of node {} for {}, which nobody renews; nothing about its image or configuration will be proven",
+        args.out.display(),
+        args.name,
+        args.ttl
+    ));
+    Ok(())
+}
+
+/// The key, with its requests' signatures made by it; wiped when dropped.
+struct Key {
+    secret: SecretKey,
+    point: Vec<u8>,
+}
+
+impl Key {
+    fn new() -> Self {
+        use p256::elliptic_curve::sec1::ToEncodedPoint as _;
+        let secret = SecretKey::random(&mut rand_core::OsRng);
+        let point = secret.public_key().to_encoded_point(false).as_bytes().to_vec();
+        Self { secret, point }
+    }
+
+    fn request(&self, node: &str, names: Vec<String>) -> Result<String> {
+        let fail = |source| Error::Key { what: "make a certificate request", source };
+        let mut params = CertificateParams::new(names).map_err(fail)?;
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::OrganizationName, NODES_GROUP);
+        params.distinguished_name.push(DnType::CommonName, node_user(node));
+        params.serialize_request(self).and_then(|request| request.pem()).map_err(fail)
+    }
+}
+
+impl PublicKeyData for Key {
+    fn der_bytes(&self) -> &[u8] {
+        &self.point
+    }
+
+    fn algorithm(&self) -> &'static rcgen::SignatureAlgorithm {
+        &rcgen::PKCS_ECDSA_P256_SHA256
+    }
+}
+
+impl rcgen::SigningKey for Key {
+    fn sign(&self, message: &[u8]) -> std::result::Result<Vec<u8>, rcgen::Error> {
+        let signature: p256::ecdsa::DerSignature = p256::ecdsa::SigningKey::from(&self.secret).sign(message);
+        Ok(signature.as_bytes().to_vec())
+    }
+}
+
+/// The document but for its `[identity]`.
+fn base(args: &IssueArgs, api: &Api) -> Result<String> {
+    let Some(path) = &args.user_data else {
+        let endpoints = if args.endpoint.is_empty() { vec![api.server.clone()] } else { args.endpoint.clone() };
+        let (name, pin) = (&args.name, master_ca::spki_hash(&spki_of(&api.root)));
+        return Ok(format!(
+            "version = 1\n\n[machine]\nname = \"{name}\"\n\n[master]\nendpoints = {endpoints:?}\nca_pins = [\"{pin}\"]\n"
+        ));
+    };
+    let (text, at) = (files::read_text(path)?, path.display().to_string());
+    match config_model::parse(text.as_bytes(), &at) {
+        Ok(Document::Machine(machine)) => {
+            let fault = |why: &str, cure: &str| Err(Error::input(&at, why, cure));
+            if machine.identity.is_some() {
+                return fault("it has an `[identity]`", "take that out; it is made here");
+            }
+            if machine.master().is_none() {
+                return fault("it has no `[master]`", "say where the master is");
+            }
+            if machine.name.as_ref().map(config_model::format::NodeName::as_str) != Some(args.name.as_str()) {
+                return fault("its `machine.name` is another", "give it the name of --name");
+            }
+            Ok(text)
+        }
+        Ok(other) => {
+            Err(Error::input(at, format!("a document of kind `{}`", other.kind()), "name a machine's document"))
+        }
+        Err(faults) => Err(Error::Faults(faults.to_string())),
+    }
+}
+
+fn spki_of(certificate: &[u8]) -> Vec<u8> {
+    use x509_parser::prelude::{FromDer as _, X509Certificate};
+    X509Certificate::from_der(certificate).map(|(_, parsed)| parsed.public_key().raw.to_vec()).unwrap_or_default()
+}
+
+/// Makes the Machine, or brings a static one up to these arguments.
+async fn register(args: &IssueArgs, ek: Option<&[u8]>, api: &mut Api) -> Result<()> {
+    let path = format!("{MACHINES}/{}", args.name);
+    let encode = |machine: &Machine| serde_json::to_value(machine).map_err(|e| answer(&path, &e.to_string()));
+    let hashes = ek.map(|spki| Digest::of(spki).to_text()).into_iter().collect();
+    let ek = EkSelector { hashes, ..EkSelector::default() };
+    let Some(found) = api.call(Method::GET, &path, None).await? else {
+        let (role, addresses) = (args.role.clone(), args.address.clone());
+        let machine =
+            Machine::named(&args.name, MachineSpec { role, addresses, ek, is_static: true, ..MachineSpec::default() });
+        return api.must(Method::POST, MACHINES, Some(&encode(&machine)?)).await.map(drop);
+    };
+    let mut machine: Machine = serde_json::from_value(found).map_err(|e| answer(&path, &e.to_string()))?;
+    if !machine.spec.is_static {
+        return Err(Error::input(
+            format!("the Machine {}", args.name),
+            "it proves itself, and gets its certificates for that",
+            format!("keep it so; or, if it can't any more, `kubectl delete machine {}` first", args.name),
+        ));
+    }
+    machine.spec.role.clone_from(&args.role);
+    machine.spec.addresses.clone_from(&args.address);
+    machine.spec.ek = ek;
+    api.must(Method::PUT, &path, Some(&encode(&machine)?)).await.map(drop)
+}
+
+/// Has the master sign: a request, the admin's approval, the certificate.
+async fn certify(args: &IssueArgs, api: &mut Api, key: &Key, signer: &str, names: Vec<String>) -> Result<String> {
+    let (kind, usage) =
+        if signer == STATIC_CLIENT_SIGNER { ("client", "client auth") } else { ("serving", "server auth") };
+    let pem = key.request(&args.name, names)?;
+    let mut object = api.must(Method::POST, REQUESTS, Some(&json!({
+        "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
+        "metadata": { "generateName": format!("{}-static-{kind}-", args.name), "labels": { "pratique.dev/machine": args.name } },
+        "spec": {
+            "request": STANDARD.encode(pem), "signerName": signer, "usages": ["digital signature", usage],
+            "expirationSeconds": args.ttl.0.as_secs(),
+        },
+    }))).await?;
+    let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let approved = json!([{
+        "type": "Approved", "status": "True", "reason": "IssuedByAdmin", "message": "issued out of band by `pratique issue`",
+    }]);
+    if let Some(object) = object.as_object_mut() {
+        object.insert("status".to_owned(), json!({ "conditions": approved }));
+    }
+    let path = format!("{REQUESTS}/{name}");
+    api.must(Method::PUT, &format!("{path}/approval"), Some(&object)).await?;
+    for _ in 0..LOOKS {
+        let object = api.must(Method::GET, &path, None).await?;
+        if let Some(certificate) = object.pointer("/status/certificate").and_then(Value::as_str) {
+            let bytes = STANDARD.decode(certificate).map_err(|e| answer(&path, &e.to_string()))?;
+            return String::from_utf8(bytes).map_err(|e| answer(&path, &e.to_string()));
+        }
+        let conditions = object.pointer("/status/conditions").and_then(Value::as_array).cloned().unwrap_or_default();
+        if let Some(failed) = conditions.iter().find(|condition| condition["type"] == "Failed") {
+            let message = failed["message"].as_str().unwrap_or("no reason given").to_owned();
+            return Err(Error::Refused { what: format!("to sign {name}"), status: 403, message });
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    Err(answer(&path, "no certificate came; `kubectl describe csr` says where it stands"))
+}
+
+fn section(text: &mut String, root: &[u8], client: &str, serving: &str) -> Result<()> {
+    let root = master_ca::pem("CERTIFICATE", root);
+    let written = write!(
+        text,
+        "\n# Made by `pratique issue`. Static: nothing about image or configuration is proven, nobody renews it.\n\
+         [identity]\ncertificate = \"\"\"\n{client}\"\"\"\nserving_certificate = \"\"\"\n{serving}\"\"\"\nroots = \"\"\"\n{root}\"\"\"\n"
+    );
+    written.map_err(|_unwritable| answer("the document", "no memory for it"))
+}
+
+fn wrapped(text: &mut String, spki: &[u8], key: &Key) -> Result<()> {
+    let fault = |why: &str| Error::input("--ek", why, "give an RSA-2048, ECC P-256 or ECC P-384 endorsement key");
+    let ek = template::ek_of_spki(spki).ok_or_else(|| fault("not an endorsement key of a TCG template"))?;
+    let wrapped = duplicate(&ek, &key.secret, &mut rand_core::OsRng).map_err(|e| fault(&e.to_string()))?;
+    let hash = Digest::of(spki).to_text();
+    let [public, private, seed] = [&wrapped.public, &wrapped.private, &wrapped.seed].map(|part| STANDARD.encode(part));
+    let written = write!(text, "ek = \"{hash}\"\npublic = \"{public}\"\nprivate = \"{private}\"\nseed = \"{seed}\"\n");
+    written.map_err(|_unwritable| answer("the document", "no memory for it"))
+}
+
+fn plaintext(text: &mut String, key: &Key) -> Result<()> {
+    let pem = key.secret.to_pkcs8_pem(LineEnding::LF).map_err(|e| answer("the key", &e.to_string()))?;
+    // One growth, so that no copy of the key stays behind.
+    text.reserve_exact(pem.len() + 64);
+    let written = write!(text, "insecure_plaintext_key = true\nkey = \"\"\"\n{}\"\"\"\n", pem.as_str());
+    files::tell("WARNING: the document holds the node's private key in the clear");
+    written.map_err(|_unwritable| answer("the document", "no memory for it"))
+}
+
+fn check(text: &str) -> Result<()> {
+    config_model::parse(text.as_bytes(), "the made document")
+        .map(drop)
+        .map_err(|faults| Error::Faults(faults.to_string()))
+}
+
+fn answer(what: &str, why: &str) -> Error {
+    Error::Answer { what: what.to_owned(), why: why.to_owned() }
+}

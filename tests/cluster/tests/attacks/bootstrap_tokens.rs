@@ -1,0 +1,151 @@
+//! Ordinary kubelets by upstream's way: a bootstrap token asks for a certificate, somebody or a rule approves, and the
+//! token ends. All by stock kubectl.
+
+use crate::lab::Lab;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+use tests_harness::tools::Tools;
+
+const LIMIT: Duration = Duration::from_secs(60);
+const SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+
+/// kubectl as somebody, without anything from this host's own configuration.
+struct Kubectl {
+    tools: Tools,
+    dir: tempfile::TempDir,
+    server: String,
+    admin: PathBuf,
+}
+
+impl Kubectl {
+    fn new(lab: &Lab) -> Self {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let pem = master_ca::pem("CERTIFICATE", &lab.site.root);
+        std::fs::write(dir.path().join("ca.crt"), pem).unwrap();
+        let server = format!("https://{}", lab.site.address);
+        Self { tools: Tools::find(root).unwrap(), dir, server, admin: lab.site.kubeconfig() }
+    }
+
+    fn base(&self) -> Command {
+        let mut kubectl = self.tools.command("kubectl");
+        kubectl.env("HOME", self.dir.path()).env_remove("KUBECONFIG");
+        kubectl
+    }
+
+    fn admin(&self, words: &[&str]) -> String {
+        let output = self.base().arg("--kubeconfig").arg(&self.admin).args(words).output().unwrap();
+        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn by(&self, credential: &[String], words: &[&str]) -> Output {
+        let mut kubectl = self.base();
+        kubectl.arg("--kubeconfig=/dev/null").arg("--server").arg(&self.server);
+        kubectl.arg("--certificate-authority").arg(self.dir.path().join("ca.crt"));
+        kubectl.args(credential).args(words).output().unwrap()
+    }
+
+    fn apply(&self, credential: &[String], name: &str, text: &str) -> Output {
+        let file = self.dir.path().join(name);
+        std::fs::write(&file, text).unwrap();
+        self.by(credential, &["create", "-f", &file.display().to_string()])
+    }
+
+    /// Asks by a token for a kubelet's certificate; the key.
+    fn request(&self, token: &str, name: &str) -> KeyPair {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::OrganizationName, "system:nodes");
+        params.distinguished_name.push(DnType::CommonName, format!("system:node:{name}"));
+        let pem = STANDARD.encode(params.serialize_request(&key).unwrap().pem().unwrap());
+        let text = format!(
+            "apiVersion: certificates.k8s.io/v1\nkind: CertificateSigningRequest\nmetadata: {{name: {name}}}\nspec:\n  \
+             request: {pem}\n  signerName: {SIGNER}\n  usages: [digital signature, client auth]\n"
+        );
+        let output = self.apply(&[format!("--token={token}")], name, &text);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        key
+    }
+
+    /// Waits for the certificate, and gives kubectl's words for it.
+    async fn certificate(&self, name: &str, key: &KeyPair) -> Vec<String> {
+        let start = Instant::now();
+        let pem = loop {
+            let text = self.admin(&["get", "csr", name, "-o", "jsonpath={.status.certificate}"]);
+            if !text.is_empty() {
+                break STANDARD.decode(text).unwrap();
+            }
+            assert!(start.elapsed() < LIMIT, "no certificate: {}", self.admin(&["describe", "csr", name]));
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        };
+        let at = |end: &str| self.dir.path().join(format!("{name}.{end}")).display().to_string();
+        std::fs::write(at("crt"), pem).unwrap();
+        std::fs::write(at("key"), key.serialize_pem()).unwrap();
+        vec![format!("--client-certificate={}", at("crt")), format!("--client-key={}", at("key"))]
+    }
+}
+
+fn token(id: &str, secret: &str, seconds: i64) -> String {
+    let end = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(seconds);
+    format!(
+        "apiVersion: v1\nkind: Secret\nmetadata: {{name: bootstrap-token-{id}, namespace: kube-system}}\n\
+         type: bootstrap.kubernetes.io/token\nstringData:\n  token-id: {id}\n  token-secret: {secret}\n  expiration: \"{end:.0}\"\n  \
+         usage-bootstrap-authentication: \"true\"\n  auth-extra-groups: system:bootstrappers:lab\n"
+    )
+}
+
+/// A token's request waits for a person until a binding says otherwise; the certificate is a node's; an ended token is
+/// refused, and gone.
+pub(crate) async fn an_ordinary_kubelet_gets_its_certificate_by_a_token_that_ends(lab: &Lab) {
+    let kubectl = Kubectl::new(lab);
+    let make = |name: &str, text: &str| {
+        let file = kubectl.dir.path().join(name);
+        std::fs::write(&file, text).unwrap();
+        kubectl.admin(&["create", "-f", &file.display().to_string()]);
+    };
+    make("token", &token("abcdef", "0123456789abcdef", 3600));
+    let bound = |name: &str, role: &str| {
+        let (role, name) = (format!("--clusterrole={role}"), name.to_owned());
+        kubectl.admin(&["create", "clusterrolebinding", &name, &role, "--group=system:bootstrappers:lab"]);
+    };
+    bound("lab-bootstrap", "system:node-bootstrapper");
+    let key = kubectl.request("abcdef.0123456789abcdef", "kubelet-1");
+    // By a person.
+    let waiting = kubectl.admin(&["get", "csr", "kubelet-1", "-o", "jsonpath={.status.conditions}"]);
+    assert!(waiting.is_empty(), "approved by nobody: {waiting}");
+    kubectl.admin(&["certificate", "approve", "kubelet-1"]);
+    let credential = kubectl.certificate("kubelet-1", &key).await;
+    let who = kubectl.by(&credential, &["auth", "whoami", "-o", "jsonpath={.status.userInfo.username}"]);
+    assert_eq!(String::from_utf8_lossy(&who.stdout), "system:node:kubelet-1", "{who:?}");
+    let reasons = |name: &str| kubectl.admin(&["get", "csr", name, "-o", "jsonpath={.status.conditions[*].reason}"]);
+    assert_eq!(reasons("kubelet-1"), "KubectlApprove");
+    // By a rule, which is a binding.
+    bound("lab-approve", "system:certificates.k8s.io:certificatesigningrequests:nodeclient");
+    let key = kubectl.request("abcdef.0123456789abcdef", "kubelet-2");
+    let credential = kubectl.certificate("kubelet-2", &key).await;
+    assert_eq!(reasons("kubelet-2"), "AutoApproved");
+    let stolen = kubectl.by(&credential, &["get", "secrets", "-A"]);
+    assert!(!stolen.status.success(), "a kubelet reads no secrets of others");
+    // A token does nothing else, and ends.
+    let more = kubectl.by(&["--token=abcdef.0123456789abcdef".to_owned()], &["get", "nodes"]);
+    assert!(String::from_utf8_lossy(&more.stderr).contains("Forbidden"), "{more:?}");
+    make("short", &token("ffffff", "fedcba9876543210", 3));
+    let start = Instant::now();
+    let short = ["--token=ffffff.fedcba9876543210".to_owned()];
+    while kubectl.by(&short, &["auth", "whoami"]).status.success() {
+        assert!(start.elapsed() < LIMIT, "the token outlived its end");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    let names = ["-n", "kube-system", "get", "secret", "-o", "name"];
+    while kubectl.admin(&names).contains("bootstrap-token-ffffff") {
+        assert!(start.elapsed() < LIMIT, "an ended token is kept");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    assert!(kubectl.admin(&names).contains("bootstrap-token-abcdef"), "one that has not ended is kept");
+}
