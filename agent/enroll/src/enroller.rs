@@ -6,7 +6,7 @@ use crate::endpoint::Endpoints;
 use crate::exchange::{Accepted, Cost, Party, Step, blocking};
 use crate::identity::Slot;
 use crate::keys::NodeKey;
-use crate::pace::{Backoff, renewal};
+use crate::pace::{Backoff, Cadence, Next, fraction};
 use crate::pin::Pin;
 use crate::prover::Prover;
 use crate::request::install;
@@ -16,11 +16,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
-
-/// Shortest time between two renewals, whatever the master says.
-const RENEWAL_FLOOR: Duration = Duration::from_secs(2);
-/// Longest time between two renewals: certificates live a day at most.
-const RENEWAL_CEILING: Duration = Duration::from_secs(86_400);
 
 /// What a node needs to know to enrol.
 #[derive(Debug, Clone)]
@@ -91,23 +86,6 @@ pub struct Identity {
     pub roots: Vec<CertificateDer<'static>>,
 }
 
-/// When the certificates in use should be renewed, and when they end.
-///
-/// By the local monotonic clock: a machine that doubts its time of day can still count.
-#[derive(Debug, Clone, Copy)]
-struct Schedule {
-    renew: Instant,
-    end: Instant,
-}
-
-impl Schedule {
-    fn new(renew_after_seconds: u64) -> Self {
-        let third = Duration::from_secs(renew_after_seconds).clamp(RENEWAL_FLOOR, RENEWAL_CEILING);
-        let now = Instant::now();
-        Self { renew: now + renewal(third * 3), end: now + third * 3 }
-    }
-}
-
 /// Joins, and joins again, until the end of the process.
 pub struct Enroller {
     party: Party,
@@ -128,7 +106,9 @@ impl fmt::Debug for Enroller {
 pub struct Keeper {
     enroller: Enroller,
     client: MasterClient,
-    schedule: Schedule,
+    cadence: Cadence,
+    /// From when the cadence counts.
+    start: Instant,
 }
 
 impl Enroller {
@@ -144,7 +124,8 @@ impl Enroller {
     /// Tries to join until the master accepts. Cancel by dropping: nothing is left behind but a half-open session.
     pub async fn enroll(mut self) -> Result<(Identity, Keeper), Error> {
         let accepted = self.join().await;
-        let (installed, schedule) = self.put_in_use(&accepted)?;
+        let installed = self.put_in_use(&accepted)?;
+        let cadence = Cadence::new(Duration::ZERO, accepted.certificates.renew_after_seconds, fraction());
         let client =
             MasterClient::new(self.party.endpoints.clone(), self.party.pins.clone(), Arc::clone(&self.client))?;
         let node = accepted.certificates.node_name.clone();
@@ -152,7 +133,7 @@ impl Enroller {
         (self.report)(&Milestone::Enrolled { node: &node, not_after, cost: accepted.cost });
         let serving = Arc::clone(&self.serving);
         let identity = Identity { node, client: client.clone(), serving, roots: installed };
-        Ok((identity, Keeper { enroller: self, client, schedule }))
+        Ok((identity, Keeper { enroller: self, client, cadence, start: Instant::now() }))
     }
 
     /// Tries until the master accepts and what it gave is good.
@@ -166,7 +147,7 @@ impl Enroller {
                 Ok(accepted) => return accepted,
                 Err(error) => {
                     self.turn_key(&error);
-                    self.pause(&error, &mut backoff).await;
+                    self.pause(&error, backoff.step()).await;
                 }
             }
         }
@@ -181,8 +162,7 @@ impl Enroller {
     }
 
     /// Says what went wrong and waits.
-    async fn pause(&self, error: &Error, backoff: &mut Backoff) {
-        let again = backoff.step();
+    async fn pause(&self, error: &Error, again: Duration) {
         if let Error::Refused { code, message, .. } = error {
             (self.report)(&Milestone::Refused { code, message, again });
         } else {
@@ -195,12 +175,12 @@ impl Enroller {
         install(&accepted.requests, &accepted.certificates, &self.party.node_key, &self.party.pins).map(|_| accepted)
     }
 
-    fn put_in_use(&self, accepted: &Accepted) -> Result<(Vec<CertificateDer<'static>>, Schedule), Error> {
+    fn put_in_use(&self, accepted: &Accepted) -> Result<Vec<CertificateDer<'static>>, Error> {
         let Accepted { certificates, requests, .. } = accepted;
         let installed = install(requests, certificates, &self.party.node_key, &self.party.pins)?;
         self.client.set(installed.client);
         self.serving.set(installed.serving);
-        Ok((installed.roots, Schedule::new(certificates.renew_after_seconds)))
+        Ok(installed.roots)
     }
 }
 
@@ -208,43 +188,52 @@ impl Keeper {
     /// Renews at a third of the lifetime with a fresh quote, for as long as it is polled. A refused renewal is followed
     /// by attempts to join anew, while the old certificate lasts and beyond.
     pub async fn keep(mut self) -> Error {
+        let mut ended = false;
         loop {
-            tokio::time::sleep_until(self.schedule.renew).await;
-            if let Err(error) = self.once().await {
-                return error;
+            let turn = self.enroller.turn;
+            let next = self.cadence.next(self.start.elapsed());
+            let outcome = match next {
+                Next::Wait(time) => {
+                    sleep(time).await;
+                    continue;
+                }
+                Next::Renew => self.enroller.party.renew(Arc::clone(&self.enroller.client), turn).await,
+                Next::Rejoin => self.enroller.party.join(turn).await,
+                Next::Expired => {
+                    if !std::mem::replace(&mut ended, true) {
+                        (self.enroller.report)(&Milestone::Expired);
+                    }
+                    self.enroller.party.join(turn).await
+                }
+            };
+            match outcome.and_then(|accepted| self.enroller.check(accepted)) {
+                Ok(accepted) => {
+                    ended = false;
+                    if let Err(error) = self.use_renewed(&accepted) {
+                        return error;
+                    }
+                }
+                Err(error) => {
+                    if next != Next::Renew {
+                        self.enroller.turn_key(&error);
+                    }
+                    // A plain 401 is the deny list's: with this certificate there is no way back, without it there may be.
+                    let refused =
+                        matches!(error, Error::Refused { .. } | Error::Status(http::StatusCode::UNAUTHORIZED));
+                    let again = self.cadence.failed(self.start.elapsed(), refused, fraction());
+                    self.enroller.pause(&error, again).await;
+                }
             }
         }
     }
 
-    /// Goes on until there are new certificates; fails only where good certificates cannot be put in use.
-    async fn once(&mut self) -> Result<(), Error> {
-        let mut backoff = Backoff::new();
-        let mut refused = false;
-        let accepted = loop {
-            if Instant::now() >= self.schedule.end {
-                (self.enroller.report)(&Milestone::Expired);
-                break self.enroller.join().await;
-            }
-            let turn = self.enroller.turn;
-            let outcome = if refused {
-                self.enroller.party.join(turn).await
-            } else {
-                self.enroller.party.renew(Arc::clone(&self.enroller.client), turn).await
-            };
-            match outcome.and_then(|accepted| self.enroller.check(accepted)) {
-                Ok(accepted) => break accepted,
-                Err(error) => {
-                    if refused {
-                        self.enroller.turn_key(&error);
-                    }
-                    refused |= matches!(error, Error::Refused { .. });
-                    self.enroller.pause(&error, &mut backoff).await;
-                }
-            }
-        };
-        (_, self.schedule) = self.enroller.put_in_use(&accepted)?;
+    /// Fails only where good certificates cannot be put in use.
+    fn use_renewed(&mut self, accepted: &Accepted) -> Result<(), Error> {
+        self.enroller.put_in_use(accepted)?;
+        let certificates = &accepted.certificates;
+        self.cadence = Cadence::new(self.start.elapsed(), certificates.renew_after_seconds, fraction());
         self.client.reconnect();
-        (self.enroller.report)(&Milestone::Renewed { not_after: accepted.certificates.not_after });
+        (self.enroller.report)(&Milestone::Renewed { not_after: certificates.not_after });
         Ok(())
     }
 }

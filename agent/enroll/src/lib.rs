@@ -31,5 +31,6 @@ pub use error::Error;
 pub use exchange::{Cost, Step};
 pub use identity::Slot;
 pub use keys::NodeKey;
+pub use pace::{Cadence, Next};
 pub use pin::{Pin, PinnedVerifier, spki_hash};
 pub use prover::{Logs, ProveError, Prover};

@@ -1,4 +1,4 @@
-//! How long to wait: between refused attempts, and before a renewal.
+//! How long to wait: between refused attempts, and before a renewal. No clock: time and chance are the caller's.
 
 use ring::rand::{SecureRandom, SystemRandom};
 use std::time::Duration;
@@ -7,6 +7,11 @@ use std::time::Duration;
 const FIRST: Duration = Duration::from_secs(1);
 /// Longest wait: a machine whose admin has just put it into the inventory should not be waited for much longer.
 const LONGEST: Duration = Duration::from_secs(60);
+
+/// Shortest time between two renewals, whatever the master says.
+const RENEWAL_FLOOR: Duration = Duration::from_secs(2);
+/// Longest time between two renewals: certificates live a day at most.
+const RENEWAL_CEILING: Duration = Duration::from_secs(86_400);
 
 /// Waits that double from [`FIRST`] to [`LONGEST`], each of them shortened by up to half at random so that machines
 /// that were refused together do not come back together.
@@ -22,19 +27,74 @@ impl Backoff {
 
     /// The wait before the next attempt.
     pub(crate) fn step(&mut self) -> Duration {
+        self.step_by(fraction())
+    }
+
+    fn step_by(&mut self, chance: f64) -> Duration {
         let wait = self.next;
         self.next = (wait * 2).min(LONGEST);
-        wait.mul_f64(0.5 + fraction() / 2.0)
+        wait.mul_f64(0.5 + chance / 2.0)
     }
 }
 
-/// When to renew a certificate that lives for `lifetime`: at a third of it, give or take a tenth of that.
-pub(crate) fn renewal(lifetime: Duration) -> Duration {
-    (lifetime / 3).mul_f64(0.9 + fraction() / 5.0)
+/// What a node does next about its certificates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// Nothing for this long.
+    Wait(Duration),
+    /// A renewal with the certificate that it has.
+    Renew,
+    /// The whole exchange: the renewal was refused.
+    Rejoin,
+    /// The whole exchange: the certificate has ended.
+    Expired,
+}
+
+/// When a node renews, tries again, and gives its certificate up.
+///
+/// By a monotonic clock that is the caller's, as time since some moment of its own: a machine that doubts its time of day
+/// can still count. Chance is a number from 0 to 1.
+#[derive(Debug, Clone, Copy)]
+pub struct Cadence {
+    due: Duration,
+    end: Duration,
+    refused: bool,
+    backoff: Backoff,
+}
+
+impl Cadence {
+    /// From certificates that the master gave at `now`.
+    pub fn new(now: Duration, renew_after_seconds: u64, chance: f64) -> Self {
+        let third = Duration::from_secs(renew_after_seconds).clamp(RENEWAL_FLOOR, RENEWAL_CEILING);
+        Self { due: now + renewal(third, chance), end: now + third * 3, refused: false, backoff: Backoff::new() }
+    }
+
+    /// What is to be done at `now`.
+    pub fn next(&self, now: Duration) -> Next {
+        match self.due.checked_sub(now) {
+            Some(wait) if !wait.is_zero() => Next::Wait(wait),
+            Some(_) | None if now >= self.end => Next::Expired,
+            Some(_) | None if self.refused => Next::Rejoin,
+            Some(_) | None => Next::Renew,
+        }
+    }
+
+    /// It failed at `now`, or was refused; how long until the next try.
+    pub fn failed(&mut self, now: Duration, refused: bool, chance: f64) -> Duration {
+        self.refused |= refused;
+        let again = self.backoff.step_by(chance);
+        self.due = now + again;
+        again
+    }
+}
+
+/// When to renew: at a third of the lifetime, give or take a tenth of that.
+fn renewal(third: Duration, chance: f64) -> Duration {
+    third.mul_f64(0.9 + chance / 5.0)
 }
 
 /// A random number from 0 to 1. Where the system has no randomness there is no jitter, which does no harm.
-fn fraction() -> f64 {
+pub(crate) fn fraction() -> f64 {
     let mut bytes = [0; 4];
     SystemRandom::new().fill(&mut bytes).ok();
     f64::from(u32::from_le_bytes(bytes)) / f64::from(u32::MAX)
@@ -56,8 +116,21 @@ mod tests {
     #[test]
     fn a_renewal_comes_at_about_a_third() {
         for _ in 0..100 {
-            let after = renewal(Duration::from_secs(1800));
+            let after = renewal(Duration::from_secs(600), fraction());
             assert!(after >= Duration::from_secs(540) && after <= Duration::from_secs(660), "{after:?}");
         }
+    }
+
+    #[test]
+    fn a_refused_renewal_is_followed_by_whole_exchanges_and_an_ended_certificate_too() {
+        let seconds = Duration::from_secs;
+        let mut cadence = Cadence::new(seconds(0), 600, 0.5);
+        assert_eq!(cadence.next(seconds(0)), Next::Wait(seconds(600)));
+        assert_eq!(cadence.next(seconds(600)), Next::Renew);
+        assert_eq!(cadence.failed(seconds(600), false, 1.0), seconds(1));
+        assert_eq!((cadence.next(seconds(600)), cadence.next(seconds(601))), (Next::Wait(seconds(1)), Next::Renew));
+        cadence.failed(seconds(601), true, 1.0);
+        assert_eq!(cadence.next(seconds(603)), Next::Rejoin);
+        assert_eq!(cadence.next(seconds(1800)), Next::Expired);
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::digest::Digest;
 use crate::verdict::MachineId;
-use config_kube::{Machine, MachineState};
+use config_kube::{Machine, MachineState, MachineStatus};
 use std::collections::{BTreeMap, HashMap};
 
 /// A snapshot of all Machine objects. Made anew when one changes.
@@ -73,9 +73,9 @@ pub fn machine_id(machine: &Machine) -> MachineId {
     }
 }
 
-/// The EK that a Machine is bound to.
+/// The EK that a Machine is bound to; none where the inventory lists others in its place.
 pub(crate) fn bound_ek(machine: &Machine) -> Option<Digest> {
-    machine.status.as_ref()?.bound_ek.as_deref()?.parse().ok()
+    machine.binding()?.parse().ok()
 }
 
 /// Whether an admin has re-admitted the Machine until after `now` (Unix seconds).
@@ -88,7 +88,14 @@ pub(crate) fn readmitted(machine: &Machine, now: u64) -> bool {
         .is_some_and(|until| u64::try_from(until.as_second()).is_ok_and(|until| now < until))
 }
 
+/// What is known of the board that the Machine is bound to; none where it is bound to none, or to one that was replaced.
+pub(crate) fn known(machine: &Machine) -> Option<&MachineStatus> {
+    let replaced =
+        machine.status.as_ref().is_some_and(|status| status.bound_ek.is_some()) && machine.binding().is_none();
+    machine.status.as_ref().filter(|_| !replaced)
+}
+
 /// Where a Machine stands.
 pub(crate) fn state(machine: &Machine) -> MachineState {
-    machine.status.as_ref().map_or(MachineState::Pending, |status| status.state)
+    known(machine).map_or(MachineState::Pending, |status| status.state)
 }

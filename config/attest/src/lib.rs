@@ -26,6 +26,7 @@ pub mod sessions;
 pub mod testing;
 pub mod tpm;
 mod verdict;
+pub mod verdicts;
 pub mod verifier;
 pub mod wire;
 mod x509;

@@ -81,6 +81,12 @@ impl Sessions {
         Self { limits, ..Self::default() }
     }
 
+    /// Joins and renewals that are held, those included whose end is still remembered.
+    pub fn held(&self) -> (usize, usize) {
+        let of = |class| self.held.get(&class).copied().unwrap_or_default();
+        (of(Class::Join), of(Class::Renewal))
+    }
+
     /// Opens a session and makes its challenge. Refused when the table or the EK's share is full.
     pub fn open(&mut self, admitted: Admitted, now: u64, rng: &mut impl Entropy) -> Result<Challenge, Box<Refusal>> {
         self.forget(now);

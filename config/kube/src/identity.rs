@@ -46,6 +46,12 @@ pub const NODE_ROLE_LABEL_PREFIX: &str = "node-role.kubernetes.io/";
 /// Taint of master machines (upstream's name).
 pub const CONTROL_PLANE_TAINT: &str = "node-role.kubernetes.io/control-plane";
 
+/// Annotation on a Machine, set by the server: who decided last on whether it may join, and when.
+pub const DECIDED_BY: &str = "pratique.dev/decided-by";
+
+/// Annotation on a CertificatePolicy: `RULE=SVN`, the lower floor that an admin wants in so many words.
+pub const LOWER_SVN: &str = "pratique.dev/lower-min-svn";
+
 /// Namespace of node leases.
 pub const NODE_LEASE_NAMESPACE: &str = "kube-node-lease";
 

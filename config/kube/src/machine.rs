@@ -46,7 +46,7 @@ pub struct MachineSpec {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub retired: bool,
     /// Admin's act: an RFC 3339 time until which an Untrusted machine may prove itself anew; what it learned of its firmware
-    /// is learned again.
+    /// is learned again. The annotation `pratique.dev/decided-by` says who it was.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub readmit_until: Option<String>,
 }
@@ -92,6 +92,9 @@ pub struct MachineStatus {
     /// What happened and what to do, for a person.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
+    /// What an admin does next, with the exact command; empty when there is nothing to do.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub next_step: String,
     /// `sha256:<hex>` of the EK's SubjectPublicKeyInfo to which this Machine is bound.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bound_ek: Option<String>,
@@ -101,6 +104,9 @@ pub struct MachineStatus {
     /// Hex of the NK's TPM Name at the last exchange.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nk_name: Option<String>,
+    /// `sha256:<hex>` of the node key's SubjectPublicKeyInfo: certificates over an earlier node key are denied.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node_key: Option<String>,
     /// The image that it proved.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<ProvenImage>,
@@ -192,6 +198,14 @@ pub struct AdminVerdict {
 }
 
 impl Machine {
+    /// The EK that the Machine is bound to, as long as the inventory still has it: listing another board's EK in its place
+    /// is what replaces a machine, and drops the binding.
+    pub fn binding(&self) -> Option<&str> {
+        let bound = self.status.as_ref()?.bound_ek.as_deref()?;
+        let hashes = &self.spec.ek.hashes;
+        (hashes.is_empty() || hashes.iter().any(|hash| hash.eq_ignore_ascii_case(bound))).then_some(bound)
+    }
+
     /// The name of the Node that this machine becomes.
     pub fn node_name(&self) -> &str {
         self.spec.node_name.as_deref().or(self.metadata.name.as_deref()).unwrap_or_default()

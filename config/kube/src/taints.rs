@@ -10,6 +10,10 @@ pub const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 pub const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 /// An admin says that the machine is off for good.
 pub const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+/// The node's machine is Suspect: no new pods.
+pub const SUSPECT: &str = "pratique.dev/suspect";
+/// The node's machine is Untrusted: pods leave, and what the node says is not heard.
+pub const UNTRUSTED: &str = "pratique.dev/untrusted";
 /// Conditions that are bad where they are true, and the taints that say so.
 pub const PRESSURES: [(&str, &str); 4] = [
     ("MemoryPressure", "node.kubernetes.io/memory-pressure"),

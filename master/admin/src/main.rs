@@ -14,6 +14,7 @@ mod key;
 mod kubeconfig;
 mod machine;
 mod tls;
+mod verify;
 
 use clap::{Parser, Subcommand};
 use error::{Error, Result};
@@ -56,6 +57,8 @@ enum Command {
         /// The exact user-data.
         file: PathBuf,
     },
+    /// Check the log of verdicts offline: every signature, the chain, and that nothing is missing in between.
+    Verify(verify::VerifyArgs),
     /// Open the recovery copy of a cluster's root and service account keys.
     Recover {
         /// The admin's private key.
@@ -91,6 +94,7 @@ fn run(command: &Command) -> Result<()> {
             files::say(&machine::digest(source, file)?);
             Ok(())
         }
+        Command::Verify(args) => verify::run(args),
         Command::Recover { admin_key, out, file } => recover(admin_key, out, file),
     }
 }

@@ -1,5 +1,6 @@
 //! What other rooms hang into the server: further paths, the deny list, the way to nodes.
 
+use crate::error::ApiError;
 use crate::peer::Peer;
 use crate::server::Body;
 use crate::user::UserInfo;
@@ -18,6 +19,21 @@ pub trait Extensions: fmt::Debug + Send + Sync {
     /// Whether a path is its own. Asked before authorization.
     fn claims(&self, path: &str) -> bool;
 
+    /// What whoever writes an object of the project's own kinds is to be warned of; the object is taken all the same.
+    fn warnings(&self, _kind: &str, _object: &serde_json::Map<String, serde_json::Value>) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Further figures for `/metrics`, in the text form (0.0.4).
+    fn figures(&self) -> String {
+        String::new()
+    }
+
+    /// The log of verdicts, for whoever may read `/verdicts`; none where none is kept.
+    fn verdicts(&self) -> Option<BoxFuture<'static, Result<Body, ApiError>>> {
+        None
+    }
+
     /// Answers. The body is not yet read; reading is limited by the server ([`crate::Options::body_bytes`]).
     fn handle(&self, request: Request<Body>, peer: Peer, user: UserInfo) -> BoxFuture<'static, Response<Body>>;
 }
@@ -27,6 +43,12 @@ pub trait Extensions: fmt::Debug + Send + Sync {
 pub trait DenyList: fmt::Debug + Send + Sync {
     /// Why this caller is denied; none where it is not.
     fn denied(&self, user: &UserInfo, peer: &Peer) -> Option<String>;
+
+    /// Why a node is shut out, whoever speaks for it: tokens that are bound to it or to its pods, and the server's own
+    /// calls to it.
+    fn node_denied(&self, _node: &str) -> Option<String> {
+        None
+    }
 
     /// Changes whenever the list does.
     fn changed(&self) -> watch::Receiver<u64>;

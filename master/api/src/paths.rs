@@ -31,6 +31,7 @@ const TOLD: &[&str] = &[
     "/readyz/shutdown",
     "/readyz/store",
     "/snapshot",
+    "/verdicts",
     "/version",
 ];
 
@@ -45,6 +46,7 @@ pub(crate) fn counted(path: &str) -> &'static str {
         "openid" | ".well-known" => "/openid",
         "version" => "/version",
         "snapshot" => "/snapshot",
+        "verdicts" => "/verdicts",
         "openapi" => "/openapi",
         "api" => "/api",
         "apis" => "/apis",
@@ -75,11 +77,22 @@ impl ApiServer {
             "metrics" if trimmed == "/metrics" => self.figures().await,
             "version" if trimmed == "/version" => value_answer(StatusCode::OK, &discovery::version(), Accept::JSON),
             "snapshot" if trimmed == "/snapshot" => crate::snapshot::answer(self).await,
+            "verdicts" if trimmed == "/verdicts" => self.verdicts().await,
             "openid" | ".well-known" => self.issuer(trimmed),
             "openapi" => self.openapi(trimmed, parts, query).await,
             "api" | "apis" => self.discover(parts, trimmed),
             _ => Err(no_resource()),
         }
+    }
+
+    /// The log of verdicts as it is, for `pratique verify`.
+    async fn verdicts(&self) -> Result<Response<Body>, ApiError> {
+        let log = self.inner.extensions.get().and_then(|extensions| extensions.verdicts()).ok_or_else(no_resource)?;
+        let mut response = Response::new(log.await?);
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        Ok(response)
     }
 
     /// Who signs service accounts' tokens, and with which keys.
@@ -129,7 +142,11 @@ impl ApiServer {
         self.objects(&mut written).await;
         let revision = self.inner.store.revision().await.unwrap_or_default();
         written.single("pratique_store_revision", "gauge", "The store's newest revision.", revision);
-        let mut response = text(StatusCode::OK, written.finish());
+        let mut written = written.finish();
+        if let Some(extensions) = self.inner.extensions.get() {
+            written.push_str(&extensions.figures());
+        }
+        let mut response = text(StatusCode::OK, written);
         let form = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
         response.headers_mut().insert(header::CONTENT_TYPE, form);
         Ok(response)

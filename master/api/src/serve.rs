@@ -25,6 +25,9 @@ use tokio_util::sync::CancellationToken;
 /// Label of the TLS exporter that binds evidence to a connection (RFC 9266).
 const EXPORTER_LABEL: &[u8] = b"EXPORTER-Channel-Binding";
 
+/// How long a connection outlives its caller's denial: time to answer what is under way with the refusal.
+const FAREWELL: Duration = Duration::from_secs(1);
+
 /// Limits of the listener.
 #[derive(Debug, Clone)]
 pub struct ServeOptions {
@@ -179,20 +182,37 @@ async fn connect(connection: Connection, stream: TcpStream, remote: SocketAddr) 
         };
     let peer = peer(&stream, remote);
     let draining = api.draining();
+    let (judge, shown) = (api.clone(), peer.clone());
     let service = service_fn(move |request| answer(api.clone(), peer.clone(), request));
     let mut served = std::pin::pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), service));
-    // Cancel-safe: the connection is polled on after the signal to drain.
+    // Cancel-safe: the connection is polled on after the signal to drain; what is cut is dropped.
     let result = tokio::select! {
         result = served.as_mut() => result,
         () = draining.cancelled() => {
             served.as_mut().graceful_shutdown();
             served.await
         }
+        () = shut_out(&judge, &shown) => {
+            tracing::info!(%remote, "a connection is cut: its caller was shut out");
+            return;
+        }
     };
     if let Err(error) = result {
         tracing::debug!(%error, %remote, "a connection broke off");
     }
     drop(permit);
+}
+
+/// Waits until whoever shows this certificate is shut out, and has had the time to be told so.
+async fn shut_out(api: &ApiServer, peer: &Peer) {
+    let Some(user) = peer.user() else { return std::future::pending().await };
+    loop {
+        api.until_denied(|list| list.denied(user, peer)).await;
+        tokio::time::sleep(FAREWELL).await;
+        if api.denial(user, peer).is_some() {
+            return;
+        }
+    }
 }
 
 fn answer(

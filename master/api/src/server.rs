@@ -61,7 +61,7 @@ pub(crate) struct Inner {
     watches: Arc<Semaphore>,
     pub(crate) snapshots: Arc<Semaphore>,
     prepared: AtomicBool,
-    extensions: OnceLock<Arc<dyn Extensions>>,
+    pub(crate) extensions: OnceLock<Arc<dyn Extensions>>,
     deny_list: OnceLock<Arc<dyn DenyList>>,
     node_dialer: OnceLock<Arc<dyn NodeDialer>>,
     draining: CancellationToken,
@@ -190,6 +190,25 @@ impl ApiServer {
     /// Why a caller is shut out, if it is.
     pub(crate) fn denial(&self, user: &UserInfo, peer: &Peer) -> Option<String> {
         self.deny_list()?.denied(user, peer)
+    }
+
+    /// Why a node is shut out, if it is.
+    pub(crate) fn node_denial(&self, node: &str) -> Option<String> {
+        self.deny_list()?.node_denied(node)
+    }
+
+    /// Waits until something is shut out as `why` tells; for ever where nothing can be.
+    pub(crate) async fn until_denied(&self, why: impl Fn(&dyn DenyList) -> Option<String>) -> String {
+        let Some(list) = self.deny_list() else { return std::future::pending().await };
+        let mut changed = list.changed();
+        loop {
+            if let Some(why) = why(list.as_ref()) {
+                return why;
+            }
+            if changed.changed().await.is_err() {
+                return std::future::pending().await;
+            }
+        }
     }
 
     /// Room for one more watch; callers inside the process are not counted.

@@ -3,6 +3,7 @@
 use crate::error::Error;
 use crate::exchange::seconds;
 use crate::inventory::Inventory;
+use crate::journal::Journal;
 use crate::{node, record, request};
 use config_attest::verifier::Verified;
 use config_attest::wire::{Certificates, Evidence};
@@ -21,6 +22,7 @@ pub(crate) struct Admission<'a> {
     pub(crate) client: &'a Client,
     pub(crate) authority: &'a Authority,
     pub(crate) inventory: &'a Inventory,
+    pub(crate) journal: &'a Journal,
     pub(crate) generation: u64,
     pub(crate) machines: &'a config_attest::Inventory,
 }
@@ -42,7 +44,8 @@ pub(crate) async fn admit(
         serial: issued.client.serial.clone(),
         not_after: record::timestamp(issued.client.not_after).to_string(),
     };
-    record::admission(admission.client, admission.inventory, machine, verified, certificate, now).await?;
+    let after = record::admission(admission.client, admission.inventory, machine, verified, certificate, now).await?;
+    admission.journal.admitted(machine, verified, &after).await?;
     record_requests(admission.client, verified, evidence, &issued)
         .await
         .map_err(|source| Error::Api { what: "the certificate requests", source })?;

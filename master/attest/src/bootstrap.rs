@@ -251,7 +251,7 @@ impl BootstrapDesk {
     async fn prove(&self, challenge: Challenge, exporter: Digest) -> Result<Option<EvidenceAnswer>, Error> {
         let (Some(attestor), Some(shown)) = (self.terms.attestor.clone(), self.show().await?) else { return Ok(None) };
         let request = Request::Evidence(Box::new(EvidenceRequest {
-            csr_hash: Digest::of(self.authority.root()),
+            csr_hash: Digest::of(&self.authority.root()),
             claims: shown.claims,
             challenge,
             server_spki: Digest::of(&self.authority.root_spki()),

@@ -15,7 +15,9 @@ const LOOK_AGAIN: Duration = Duration::from_secs(15);
 /// Where a Machine stands, as far as its certificates are concerned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Standing {
-    Admitted,
+    /// It may speak, with certificates over this node key where one is on record.
+    Admitted(Option<String>),
+    Replaced,
     Untrusted(String),
     Retired,
 }
@@ -25,20 +27,63 @@ impl Standing {
         if machine.spec.retired {
             return Self::Retired;
         }
-        match machine.status.as_ref().map(|status| (status.state, &status.reason)) {
-            Some((MachineState::Untrusted, reason)) => Self::Untrusted(reason.clone()),
-            Some((MachineState::Pending | MachineState::Trusted | MachineState::Suspect, _)) | None => Self::Admitted,
+        let Some(status) = &machine.status else { return Self::Admitted(None) };
+        if status.bound_ek.is_some() && machine.binding().is_none() {
+            return Self::Replaced;
+        }
+        match status.state {
+            MachineState::Untrusted => Self::Untrusted(status.reason.clone()),
+            MachineState::Pending | MachineState::Trusted | MachineState::Suspect => {
+                Self::Admitted(status.node_key.clone())
+            }
+        }
+    }
+
+    /// Why nothing that comes from it is let pass.
+    fn shut_out(&self) -> Option<String> {
+        match self {
+            Self::Admitted(_) => None,
+            Self::Replaced => Some("the machine was replaced by another board".to_owned()),
+            Self::Untrusted(code) => Some(format!("the machine is Untrusted: {code}")),
+            Self::Retired => Some("the machine is retired".to_owned()),
+        }
+    }
+}
+
+/// All Machines by uid, with what follows for nodes.
+#[derive(Debug, Default)]
+struct Standings {
+    machines: HashMap<String, (String, Standing)>,
+    /// Nodes of which every Machine is shut out, and why.
+    nodes: HashMap<String, String>,
+}
+
+impl Standings {
+    /// Counts anew; a node has one Machine, and for a moment two where an admin makes another one.
+    fn recount(&mut self) {
+        self.nodes.clear();
+        for (node, standing) in self.machines.values() {
+            if let Some(why) = standing.shut_out() {
+                self.nodes.insert(node.clone(), why);
+            }
+        }
+        for (node, standing) in self.machines.values() {
+            if standing.shut_out().is_none() {
+                self.nodes.remove(node);
+            }
         }
     }
 }
 
 /// The deny list.
 ///
-/// Guarantee: a certificate with a node extension is let pass only while its Machine is in the inventory, not
-/// retired and not Untrusted; and no certificate is let pass after its end. Assumption: the list was filled once before the API serves.
+/// Guarantee: a certificate with a node extension is let pass only while its Machine is in the inventory, not retired, not
+/// Untrusted and not another board, and only over the node key of its last proof; nothing that is bound to a node passes
+/// while the node is shut out; and no certificate is let pass after its end. Assumption: the list was filled once before
+/// the API serves.
 #[derive(Debug)]
 pub struct MachineDenyList {
-    standings: RwLock<HashMap<String, Standing>>,
+    standings: RwLock<Standings>,
     /// What certificates say that were met before, by their bytes.
     noted: RwLock<HashMap<Box<[u8]>, Arc<Noted>>>,
     changed: watch::Sender<u64>,
@@ -51,6 +96,8 @@ struct Noted {
     end: Option<u64>,
     /// The Machine that it was issued to, where it is a node's.
     machine: Option<String>,
+    /// `sha256:<hex>` of its SubjectPublicKeyInfo.
+    key: String,
 }
 
 /// Certificates that are remembered at most; then memory starts anew.
@@ -58,10 +105,11 @@ const NOTED: usize = 8192;
 
 impl Noted {
     fn of(certificate: &[u8]) -> Self {
-        let parsed = X509Certificate::from_der(certificate).ok();
-        let end = parsed.map(|(_, parsed)| u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or(0));
+        let parsed = X509Certificate::from_der(certificate).ok().map(|(_, parsed)| parsed);
+        let end = parsed.as_ref().map(|parsed| u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or(0));
+        let key = parsed.map(|parsed| master_ca::spki_hash(parsed.public_key().raw)).unwrap_or_default();
         let machine = NodeExtension::of_certificate(certificate).map(|extension| extension.machine_uid);
-        Self { end, machine }
+        Self { end, machine, key }
     }
 
     fn expired(&self, now: SystemTime) -> bool {
@@ -78,32 +126,31 @@ impl Default for MachineDenyList {
 impl MachineDenyList {
     /// Replaces everything.
     pub(crate) fn fill<'a>(&self, machines: impl Iterator<Item = &'a Machine>) {
-        let fresh: HashMap<String, Standing> =
-            machines.filter_map(|m| Some((m.metadata.uid.clone()?, Standing::of(m)))).collect();
-        let mut standings = self.standings.write().unwrap_or_else(PoisonError::into_inner);
-        if *standings != fresh {
-            *standings = fresh;
-            drop(standings);
-            self.changed.send_modify(|version| *version += 1);
-        }
+        let fresh: HashMap<String, (String, Standing)> = machines.filter_map(entry).collect();
+        self.change(|known| {
+            let changed = *known != fresh;
+            *known = fresh;
+            changed
+        });
     }
 
     /// Takes one Machine's new state.
-    pub(crate) fn set(&self, machine: &Machine) {
-        let Some(uid) = machine.metadata.uid.clone() else { return };
-        let standing = Standing::of(machine);
-        let mut standings = self.standings.write().unwrap_or_else(PoisonError::into_inner);
-        if standings.insert(uid, standing.clone()) != Some(standing) {
-            drop(standings);
-            self.changed.send_modify(|version| *version += 1);
-        }
+    pub fn set(&self, machine: &Machine) {
+        let Some((uid, fresh)) = entry(machine) else { return };
+        self.change(|known| known.insert(uid, fresh.clone()) != Some(fresh));
     }
 
     /// A Machine is gone.
     pub(crate) fn remove(&self, machine: &Machine) {
         let Some(uid) = machine.metadata.uid.as_ref() else { return };
-        let gone = self.standings.write().unwrap_or_else(PoisonError::into_inner).remove(uid).is_some();
-        if gone {
+        self.change(|known| known.remove(uid).is_some());
+    }
+
+    fn change(&self, make: impl FnOnce(&mut HashMap<String, (String, Standing)>) -> bool) {
+        let mut standings = self.standings.write().unwrap_or_else(PoisonError::into_inner);
+        if make(&mut standings.machines) {
+            standings.recount();
+            drop(standings);
             self.changed.send_modify(|version| *version += 1);
         }
     }
@@ -129,25 +176,48 @@ impl MachineDenyList {
         fresh
     }
 
-    fn verdict(&self, uid: &str) -> Option<String> {
-        match self.standings.read().unwrap_or_else(PoisonError::into_inner).get(uid) {
-            Some(Standing::Admitted) => None,
-            Some(Standing::Untrusted(code)) => Some(format!("the machine is Untrusted: {code}")),
-            Some(Standing::Retired) => Some("the machine is retired".to_owned()),
+    fn verdict(&self, uid: &str, key: &str) -> Option<String> {
+        match self.standings.read().unwrap_or_else(PoisonError::into_inner).machines.get(uid) {
+            Some((_, Standing::Admitted(Some(known)))) if known != key => {
+                Some("the certificate is of an earlier node key: the machine has proved another since".to_owned())
+            }
+            Some((_, standing)) => standing.shut_out(),
             None => Some("the machine is not in the inventory".to_owned()),
         }
     }
 }
 
-impl DenyList for MachineDenyList {
-    fn denied(&self, _user: &UserInfo, peer: &Peer) -> Option<String> {
+fn entry(machine: &Machine) -> Option<(String, (String, Standing))> {
+    Some((machine.metadata.uid.clone()?, (machine.node_name().to_owned(), Standing::of(machine))))
+}
+
+/// The fact by which a token tells the node that it is bound to (upstream's name).
+const BOUND_NODE: &str = "authentication.kubernetes.io/node-name";
+
+impl MachineDenyList {
+    /// Why this caller is denied at a moment; none where it is not.
+    pub fn denied_at(&self, user: &UserInfo, peer: &Peer, now: SystemTime) -> Option<String> {
+        let bound = user.extra.get(BOUND_NODE).and_then(|names| names.first()).map(String::as_str);
+        if let Some(why) = bound.or(user.node()).and_then(|node| self.node_denied(node)) {
+            return Some(why);
+        }
         let leaf = peer.certificates.first()?;
         let noted = self.noted(leaf);
-        if noted.expired(SystemTime::now()) {
+        if noted.expired(now) {
             // TLS looked at the handshake; a connection lives on.
             return Some("the certificate has expired".to_owned());
         }
-        self.verdict(noted.machine.as_ref()?)
+        self.verdict(noted.machine.as_ref()?, &noted.key)
+    }
+}
+
+impl DenyList for MachineDenyList {
+    fn denied(&self, user: &UserInfo, peer: &Peer) -> Option<String> {
+        self.denied_at(user, peer, SystemTime::now())
+    }
+
+    fn node_denied(&self, node: &str) -> Option<String> {
+        self.standings.read().unwrap_or_else(PoisonError::into_inner).nodes.get(node).cloned()
     }
 
     fn changed(&self) -> watch::Receiver<u64> {
@@ -171,13 +241,54 @@ mod tests {
     fn only_machines_of_the_inventory_that_are_not_untrusted_pass() {
         let list = MachineDenyList::default();
         list.fill([machine("a", MachineState::Trusted), machine("b", MachineState::Untrusted)].iter());
-        assert_eq!(list.verdict("a"), None);
-        assert!(list.verdict("b").unwrap().contains("IMAGE_SVN"));
-        assert!(list.verdict("c").is_some());
+        assert_eq!(list.verdict("a", ""), None);
+        assert!(list.verdict("b", "").unwrap().contains("IMAGE_SVN"));
+        assert!(list.verdict("c", "").is_some());
         let mut retired = machine("a", MachineState::Trusted);
         retired.spec.retired = true;
         list.set(&retired);
-        assert!(list.verdict("a").is_some());
+        assert!(list.verdict("a", "").is_some());
+    }
+
+    /// Another board under the same name: what the old one holds is worth nothing, before and after the new one's proof.
+    #[test]
+    fn a_replaced_boards_certificates_are_denied() {
+        let list = MachineDenyList::default();
+        let mut object = machine("a", MachineState::Trusted);
+        object.spec.ek.hashes = vec!["sha256:01".to_owned()];
+        let status = object.status.get_or_insert_default();
+        (status.bound_ek, status.node_key) = (Some("sha256:01".to_owned()), Some("sha256:aa".to_owned()));
+        list.set(&object);
+        assert_eq!(list.verdict("a", "sha256:aa"), None);
+        object.spec.ek.hashes = vec!["sha256:02".to_owned()];
+        list.set(&object);
+        assert!(list.verdict("a", "sha256:aa").unwrap().contains("replaced"));
+        assert!(list.node_denied("a").is_some());
+        let status = object.status.get_or_insert_default();
+        (status.bound_ek, status.node_key) = (Some("sha256:02".to_owned()), Some("sha256:bb".to_owned()));
+        list.set(&object);
+        assert!(list.verdict("a", "sha256:aa").unwrap().contains("earlier node key"));
+        assert_eq!((list.verdict("a", "sha256:bb"), list.node_denied("a")), (None, None));
+    }
+
+    /// Tokens bound to a node fall with its machine; a second Machine that may speak for the node keeps them.
+    #[test]
+    fn what_is_bound_to_a_node_is_denied_with_its_machine() {
+        let list = MachineDenyList::default();
+        let mut pod = UserInfo::authenticated("system:serviceaccount:default:x", Vec::<String>::new());
+        pod.extra.insert(BOUND_NODE.to_owned(), vec!["a".to_owned()]);
+        let free = UserInfo::authenticated("system:serviceaccount:default:x", Vec::<String>::new());
+        list.set(&machine("a", MachineState::Suspect));
+        assert_eq!(list.denied(&pod, &Peer::default()), None);
+        list.set(&machine("a", MachineState::Untrusted));
+        assert!(list.denied(&pod, &Peer::default()).is_some());
+        assert_eq!(list.denied(&free, &Peer::default()), None);
+        let kubelet = UserInfo::authenticated("system:node:a", ["system:nodes"]);
+        assert!(list.denied(&kubelet, &Peer::default()).is_some());
+        let mut second = machine("b", MachineState::Trusted);
+        second.spec.node_name = Some("a".to_owned());
+        list.set(&second);
+        assert_eq!(list.denied(&pod, &Peer::default()), None);
     }
 
     #[test]
@@ -188,7 +299,7 @@ mod tests {
             assert!(noted.end.is_none() && noted.machine.is_none() && !noted.expired(SystemTime::now()));
         }
         assert!(list.noted.read().unwrap().len() <= NOTED);
-        let ended = Noted { end: Some(5), machine: None };
+        let ended = Noted { end: Some(5), machine: None, key: String::new() };
         assert!(ended.expired(SystemTime::now()) && !ended.expired(SystemTime::UNIX_EPOCH));
     }
 

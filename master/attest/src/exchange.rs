@@ -8,6 +8,7 @@ use crate::answer::{self, Answer};
 use crate::entropy::SystemEntropy;
 use crate::error::chain;
 use crate::inventory::Inventory;
+use crate::journal::Journal;
 use crate::limit::{Limiter, Rate};
 use crate::policy::{Judgement, judge};
 use crate::ring::{Entry, Ring};
@@ -47,6 +48,7 @@ pub(crate) struct Desk {
     inventory: Arc<Inventory>,
     client: Client,
     ring: Ring,
+    journal: Arc<Journal>,
     sessions: Mutex<Sessions>,
     limiter: Mutex<Limiter>,
     lanes: Vec<tokio::sync::Mutex<()>>,
@@ -68,6 +70,7 @@ impl Desk {
         inventory: Arc<Inventory>,
         client: Client,
         ring: Ring,
+        journal: Arc<Journal>,
     ) -> Self {
         Self {
             cluster: terms.cluster.clone(),
@@ -79,6 +82,7 @@ impl Desk {
             inventory,
             client,
             ring,
+            journal,
             sessions: Mutex::new(Sessions::new(Limits::default())),
             limiter: Mutex::new(Limiter::new(EACH, ALL, Instant::now())),
             lanes: (0..LANES).map(|_| tokio::sync::Mutex::default()).collect(),
@@ -187,6 +191,7 @@ impl Desk {
             client: &self.client,
             authority: &self.authority,
             inventory: &self.inventory,
+            journal: &self.journal,
             generation: held.generation,
             machines: &held.machines,
         };
@@ -210,10 +215,18 @@ impl Desk {
         tracing::info!(code = %refusal.code(), remote, message = refusal.message(), "refused");
         if let Some((proven, consequence)) = refusal.consequence() {
             let id = proven.id();
-            if let Err(error) = record::refusal(&self.client, &self.inventory, proven, consequence, refusal, now).await
-            {
-                tracing::error!(machine = id.name, error = %chain(&error), "a proven refusal could not be recorded");
+            match record::refusal(&self.client, &self.inventory, proven, consequence, refusal, now).await {
+                Ok(changed) => {
+                    let changed = changed.as_ref().map(|(before, after)| (before, after));
+                    self.journal.refused(refusal, changed).await;
+                }
+                Err(error) => {
+                    self.journal.refused(refusal, None).await;
+                    tracing::error!(machine = id.name, error = %chain(&error), "a proven refusal could not be recorded");
+                }
             }
+        } else {
+            self.journal.refused(refusal, None).await;
         }
         self.ring.record(Entry::refused(refusal, remote, now));
     }
@@ -254,6 +267,11 @@ impl Desk {
             cluster: &self.cluster,
             admin_key: self.admin_key,
         }
+    }
+
+    /// Joins and renewals that are held.
+    pub(crate) fn held_sessions(&self) -> (usize, usize) {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner).held()
     }
 
     fn lane(&self, uid: &str) -> &tokio::sync::Mutex<()> {

@@ -108,13 +108,20 @@ impl Inventory {
         self.machines_changed.send_modify(|version| *version += 1);
     }
 
+    fn open(&self, object: ImageRelease) -> Release {
+        let known = KnownRelease::open(&object, &self.release_keys).map(Arc::new).map_err(|e| chain(&e));
+        let known = known.and_then(|known| misnamed(&object, &known).map_or(Ok(known), Err));
+        Release { object: Arc::new(object), known }
+    }
+
+    /// What is wrong with a release, if anything.
+    pub(crate) fn fault_of(&self, object: ImageRelease) -> Option<String> {
+        Some(crate::standing::release_status(&self.open(object)).fault).filter(|fault| !fault.is_empty())
+    }
+
     pub(crate) fn take_release(&self, change: Change<ImageRelease>) {
         let mut tables = self.tables.write().unwrap_or_else(PoisonError::into_inner);
-        let open = |object: ImageRelease| {
-            let known = KnownRelease::open(&object, &self.release_keys).map(Arc::new).map_err(|e| chain(&e));
-            let known = known.and_then(|known| misnamed(&object, &known).map_or(Ok(known), Err));
-            Release { object: Arc::new(object), known }
-        };
+        let open = |object| self.open(object);
         match change {
             Change::Listed(releases) => {
                 tables.releases = releases.into_iter().map(|r| (name(&r.metadata), open(r))).collect();

@@ -16,10 +16,12 @@ mod deny;
 mod entropy;
 mod error;
 mod exchange;
-
+mod figures;
 mod inventory;
 mod issued;
+mod journal;
 mod limit;
+mod next_step;
 mod node;
 mod policy;
 mod record;
@@ -28,6 +30,7 @@ mod ring;
 mod service;
 mod signer;
 mod standing;
+mod verdicts;
 
 pub use bootstrap::Bootstrap;
 pub use deny::MachineDenyList;
@@ -35,3 +38,4 @@ pub use entropy::SystemEntropy;
 pub use error::Error;
 pub use inventory::POLICY_NAME;
 pub use service::{AttestationService, Terms};
+pub use verdicts::VerdictLog;

@@ -4,13 +4,9 @@ use config_kube::identity::{CONTROL_PLANE_TAINT, IMAGE_LABEL, JOIN_LABEL, NODE_R
 use config_kube::k8s_openapi::api::core::v1::{Node, NodeSpec, Taint};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use config_kube::machine::ProvenImage;
+use config_kube::taints::{NO_EXECUTE, NO_SCHEDULE, SUSPECT, UNTRUSTED};
 use config_kube::{Machine, MachineState};
 use std::collections::BTreeMap;
-
-/// Taint of a node whose Machine is Suspect: no new pods.
-pub(crate) const SUSPECT_TAINT: &str = "pratique.dev/suspect";
-/// Taint of a node whose Machine is Untrusted: pods leave.
-pub(crate) const UNTRUSTED_TAINT: &str = "pratique.dev/untrusted";
 
 /// A label value of at most 63 characters: what can't be in one becomes `_`.
 fn label_value(text: &str) -> String {
@@ -77,10 +73,10 @@ pub(crate) fn relabel(node: &Node, wanted: &BTreeMap<String, String>) -> Option<
 pub(crate) fn retaint(have: &[Taint], state: MachineState) -> Option<Vec<Taint>> {
     let wanted = match state {
         MachineState::Pending | MachineState::Trusted => None,
-        MachineState::Suspect => Some(taint(SUSPECT_TAINT, "NoSchedule")),
-        MachineState::Untrusted => Some(taint(UNTRUSTED_TAINT, "NoExecute")),
+        MachineState::Suspect => Some(taint(SUSPECT, NO_SCHEDULE)),
+        MachineState::Untrusted => Some(taint(UNTRUSTED, NO_EXECUTE)),
     };
-    let ours = |t: &&Taint| t.key == SUSPECT_TAINT || t.key == UNTRUSTED_TAINT;
+    let ours = |t: &&Taint| t.key == SUSPECT || t.key == UNTRUSTED;
     let present: Vec<&Taint> = have.iter().filter(ours).collect();
     let same = match (&wanted, present.as_slice()) {
         (None, []) => true,
@@ -142,8 +138,8 @@ mod tests {
         assert_eq!(suspect.len(), 2);
         assert_eq!(retaint(&suspect, MachineState::Suspect), None);
         let untrusted = retaint(&suspect, MachineState::Untrusted).unwrap();
-        assert!(untrusted.iter().any(|t| t.key == UNTRUSTED_TAINT && t.effect == "NoExecute"));
-        assert!(!untrusted.iter().any(|t| t.key == SUSPECT_TAINT));
+        assert!(untrusted.iter().any(|t| t.key == UNTRUSTED && t.effect == "NoExecute"));
+        assert!(!untrusted.iter().any(|t| t.key == SUSPECT));
         assert_eq!(retaint(&untrusted, MachineState::Trusted).unwrap(), vec![other]);
     }
 }

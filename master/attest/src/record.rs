@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::inventory::Inventory;
+use crate::next_step::next_step;
 use config_attest::verifier::Verified;
 use config_attest::{Consequence, ProvenMachine, Refusal};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -21,7 +22,7 @@ pub(crate) async fn admission(
     verified: &Verified,
     certificate: CertificateRef,
     now: SystemTime,
-) -> Result<(), Error> {
+) -> Result<Machine, Error> {
     let mut object = machine.clone();
     let status = object.status.get_or_insert_default();
     verified.record(status);
@@ -32,11 +33,11 @@ pub(crate) async fn admission(
         .update_status(&object)
         .await
         .map_err(|source| Error::Api { what: "the Machine's new status", source })?;
-    inventory.take_machine(Change::Set(written));
-    Ok(())
+    inventory.take_machine(Change::Set(written.clone()));
+    Ok(written)
 }
 
-/// Records a proven refusal, unless the Machine was replaced since. Holding a [`ProvenMachine`] is what allows it.
+/// Records a proven refusal, unless the Machine was replaced since; gives the Machine before and after. Holding a [`ProvenMachine`] is what allows it.
 pub(crate) async fn refusal(
     client: &Client,
     inventory: &Inventory,
@@ -44,19 +45,20 @@ pub(crate) async fn refusal(
     consequence: Consequence,
     refusal: &Refusal,
     now: SystemTime,
-) -> Result<(), Error> {
+) -> Result<Option<(Machine, Machine)>, Error> {
     let fail = |source| Error::Api { what: "the Machine's new state", source };
     let id = proven.id();
     for _ in 0..TRIES {
-        let Some(mut object) = client.get_opt::<Machine>(None, &id.name).await.map_err(fail)? else { return Ok(()) };
+        let Some(mut object) = client.get_opt::<Machine>(None, &id.name).await.map_err(fail)? else { return Ok(None) };
         if object.metadata.uid.as_deref() != Some(id.uid.as_str()) {
-            return Ok(());
+            return Ok(None);
         }
-        refuse(object.status.get_or_insert_default(), consequence, refusal, now);
+        let before = object.clone();
+        refuse(&id.name, object.status.get_or_insert_default(), consequence, refusal, now);
         match client.update_status(&object).await {
             Ok(written) => {
-                inventory.take_machine(Change::Set(written));
-                return Ok(());
+                inventory.take_machine(Change::Set(written.clone()));
+                return Ok(Some((before, written)));
             }
             Err(error) if error.is_conflict() => {}
             Err(error) => return Err(fail(error)),
@@ -65,7 +67,7 @@ pub(crate) async fn refusal(
     Err(fail(ApiError::new(Reason::Conflict, format!("it changed {TRIES} times meanwhile"))))
 }
 
-fn refuse(status: &mut MachineStatus, consequence: Consequence, refusal: &Refusal, now: SystemTime) {
+fn refuse(name: &str, status: &mut MachineStatus, consequence: Consequence, refusal: &Refusal, now: SystemTime) {
     // Untrusted is left by an admin's act and a good proof only, never by a milder refusal.
     status.state = match (status.state, consequence) {
         (MachineState::Untrusted, _) | (_, Consequence::Untrusted) => MachineState::Untrusted,
@@ -75,6 +77,8 @@ fn refuse(status: &mut MachineStatus, consequence: Consequence, refusal: &Refusa
     refusal.code().as_str().clone_into(&mut status.reason);
     status.message = refusal.message();
     status.checks.clone_from(&refusal.verdict().checks);
+    let untrusted = status.state == MachineState::Untrusted;
+    status.next_step = next_step(refusal.code(), name, untrusted, timestamp(now));
     condition(status, false, refusal.code().as_str(), &refusal.message(), now);
 }
 

@@ -3,20 +3,25 @@
 use crate::answer::Answer;
 use crate::bootstrap::{Bootstrap, BootstrapDesk};
 use crate::deny::MachineDenyList;
-use crate::error::Error;
+use crate::error::{Error, chain};
 use crate::exchange::Desk;
 use crate::inventory::Inventory;
+use crate::journal::Journal;
+use crate::verdicts::VerdictLog;
 use crate::{ring, signer, standing};
 use config_attest::release::ReleaseKey;
 use config_attest::wire::{
     BOOTSTRAP_ADMIT_PATH, BOOTSTRAP_CHALLENGE_PATH, BOOTSTRAP_HELLO_PATH, RENEWALS_PATH, SESSIONS_PATH, session_of_path,
 };
 use config_attest::{Digest, EkIssuer};
-use config_kube::CertificatePolicySpec;
+use config_kube::{CertificatePolicy, CertificatePolicySpec, ImageRelease, Machine};
 use http::{Method, Request, Response, StatusCode};
-use master_api::{ApiServer, Body, BoxFuture, Client, Extensions, Follower, ListParams, Peer, UserInfo};
+use master_api::{
+    ApiError, ApiServer, Body, BoxFuture, Change, Client, Extensions, Follower, ListParams, Peer, Reason, UserInfo,
+};
 use master_ca::Authority;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
 
 /// What the cluster's configuration says, as the service needs it.
 #[derive(Debug)]
@@ -35,6 +40,8 @@ pub struct Terms {
     pub server_spki: Digest,
     /// How the cluster becomes the admin's.
     pub bootstrap: Bootstrap,
+    /// The log of verdicts.
+    pub log: Arc<VerdictLog>,
 }
 
 /// The attestation service.
@@ -46,6 +53,7 @@ pub struct AttestationService {
     deny: Arc<MachineDenyList>,
     desk: Desk,
     bootstrap: BootstrapDesk,
+    journal: Arc<Journal>,
     writer: Mutex<Option<ring::RingWriter>>,
 }
 
@@ -57,9 +65,10 @@ impl AttestationService {
         let inventory = Arc::new(Inventory::new(terms.release_keys.clone(), deny.clone()));
         let (ring, writer) = ring::ring(client.clone());
         let bootstrap = BootstrapDesk::open(terms, authority.clone(), client.clone())?;
-        let desk = Desk::new(terms, authority.clone(), inventory.clone(), client.clone(), ring);
+        let journal = Arc::new(Journal::new(terms.log.clone(), client.clone()));
+        let desk = Desk::new(terms, authority.clone(), inventory.clone(), client.clone(), ring, journal.clone());
         let writer = Mutex::new(Some(writer));
-        Ok(Arc::new(Self { client, authority, inventory, deny, desk, bootstrap, writer }))
+        Ok(Arc::new(Self { client, authority, inventory, deny, desk, bootstrap, journal, writer }))
     }
 
     /// The deny list for the API.
@@ -96,6 +105,7 @@ impl AttestationService {
             }
         };
         self.bootstrap.seed_until_done().await;
+        self.journal.started().await;
         tokio::join!(
             self.follow_machines(),
             self.follow_releases(),
@@ -109,23 +119,65 @@ impl AttestationService {
     }
 
     async fn follow_machines(&self) {
-        let mut follower = Follower::new(self.client.clone(), None, ListParams::default());
+        let mut follower = Follower::<Machine>::new(self.client.clone(), None, ListParams::default());
+        let mut began = false;
         loop {
-            self.inventory.take_machine(follower.next().await);
+            let change = follower.next().await;
+            let before = self.inventory.machines();
+            let decided: Vec<(Option<Machine>, Option<Machine>)> = match &change {
+                // What there is at the start was told by the process before.
+                Change::Listed(_) if !began => Vec::new(),
+                Change::Listed(now) => {
+                    let gone = before.iter().filter(|old| !now.iter().any(|new| same(old, new)));
+                    let gone = gone.map(|old| (Some(old.clone()), None)).collect::<Vec<_>>();
+                    gone.into_iter().chain(now.iter().map(|new| (known(&before, new), Some(new.clone())))).collect()
+                }
+                Change::Set(new) => vec![(known(&before, new), Some(new.clone()))],
+                Change::Gone(old) => vec![(Some(old.clone()), None)],
+            };
+            began = true;
+            // What an admin decided is in force before it is told.
+            self.inventory.take_machine(change);
+            for (old, new) in &decided {
+                self.journal.decided(old.as_ref(), new.as_ref()).await;
+            }
         }
     }
 
     async fn follow_releases(&self) {
-        let mut follower = Follower::new(self.client.clone(), None, ListParams::default());
+        let mut follower = Follower::<ImageRelease>::new(self.client.clone(), None, ListParams::default());
         loop {
-            self.inventory.take_release(follower.next().await);
+            let change = follower.next().await;
+            let told = match &change {
+                Change::Listed(_) => None,
+                Change::Set(new) => {
+                    let known = self.inventory.releases().into_iter().any(|old| old.object.spec == new.spec);
+                    (!known).then(|| (new.clone(), false))
+                }
+                Change::Gone(old) => Some((old.clone(), true)),
+            };
+            self.inventory.take_release(change);
+            if let Some((release, gone)) = told {
+                self.journal.release(&release, gone).await;
+            }
         }
     }
 
     async fn follow_policies(&self) {
-        let mut follower = Follower::new(self.client.clone(), None, ListParams::default());
+        let mut follower = Follower::<CertificatePolicy>::new(self.client.clone(), None, ListParams::default());
         loop {
-            self.inventory.take_policy(follower.next().await);
+            let change = follower.next().await;
+            let told = match &change {
+                Change::Set(new) => {
+                    let known = self.inventory.policies().into_iter().any(|old| old.spec == new.spec);
+                    (!known).then(|| new.clone())
+                }
+                Change::Listed(_) | Change::Gone(_) => None,
+            };
+            self.inventory.take_policy(change);
+            if let Some(policy) = told {
+                self.journal.policy(&policy).await;
+            }
         }
     }
 
@@ -161,6 +213,15 @@ impl AttestationService {
     }
 }
 
+fn same(old: &Machine, new: &Machine) -> bool {
+    config_attest::machine_id(old) == config_attest::machine_id(new)
+}
+
+/// The Machine as it was known.
+fn known(before: &config_attest::Inventory, new: &Machine) -> Option<Machine> {
+    before.find(&config_attest::machine_id(new)).cloned()
+}
+
 fn nothing_here() -> Answer {
     Answer::of(StatusCode::NOT_FOUND, "NOT_FOUND", "there is nothing at this path and method")
 }
@@ -178,6 +239,27 @@ impl Extensions for Paths {
         let health =
             HEALTH.iter().any(|h| path.strip_prefix(h).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')));
         own || (!health && !self.0.is_bootstrapped())
+    }
+
+    fn warnings(&self, kind: &str, object: &serde_json::Map<String, serde_json::Value>) -> Vec<String> {
+        if kind != "ImageRelease" {
+            return Vec::new();
+        }
+        let parsed = serde_json::from_value::<ImageRelease>(serde_json::Value::Object(object.clone()));
+        let fault = parsed.ok().and_then(|release| self.0.inventory.fault_of(release));
+        fault.map(|fault| format!("this release admits no machine: {fault}")).into_iter().collect()
+    }
+
+    fn figures(&self) -> String {
+        let service = &self.0;
+        service.journal.figures.write(&service.inventory.machines(), service.desk.held_sessions(), SystemTime::now())
+    }
+
+    fn verdicts(&self) -> Option<BoxFuture<'static, Result<Body, ApiError>>> {
+        let service = self.0.clone();
+        Some(Box::pin(async move {
+            service.journal.log().read().map_err(|error| ApiError::new(Reason::InternalError, chain(&error)))
+        }))
     }
 
     fn handle(&self, request: Request<Body>, peer: Peer, _user: UserInfo) -> BoxFuture<'static, Response<Body>> {

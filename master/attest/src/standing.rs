@@ -68,7 +68,8 @@ pub(crate) async fn keep_statuses(client: &Client, inventory: &Inventory) {
     }
 }
 
-fn release_status(release: &Release) -> ImageReleaseStatus {
+/// What a release is to the master, and what is wrong with it.
+pub(crate) fn release_status(release: &Release) -> ImageReleaseStatus {
     match &release.known {
         Ok(known) => {
             let (manifest, verified_by) = (known.manifest(), known.verified_by().to_vec());

@@ -75,6 +75,7 @@ impl std::fmt::Debug for Authority {
 const ROOT_KEY: &str = "root key";
 const INTERMEDIATE_KEY: &str = "intermediate key";
 const SERVICE_ACCOUNT_KEY: &str = "service account key";
+const LOG_KEY: &str = "verdict log key";
 /// File of the service accounts' key.
 const ACCOUNTS: &str = "service-account.key";
 /// File of the public keys that signed for service accounts before.
@@ -110,8 +111,8 @@ impl Authority {
     }
 
     /// The root's certificate.
-    pub fn root(&self) -> &CertificateDer<'static> {
-        &self.root
+    pub fn root(&self) -> CertificateDer<'static> {
+        self.root.clone()
     }
 
     /// The root's certificate as PEM.
@@ -178,6 +179,28 @@ impl Authority {
         keeper::write_whole(&self.folder.join(RETIRED), text.as_bytes())?;
         let fresh = KeyPair::generate().map_err(fail)?;
         keeper::store(self.keeper.as_ref(), &path, SERVICE_ACCOUNT_KEY, &Zeroizing::new(fresh.serialize_der()))
+    }
+
+    /// The key that signs the log of verdicts, with a certificate of the root's own; made on first use, and anew under
+    /// another root. Blocks on the keeper.
+    pub fn log_signer(&self, now: SystemTime) -> Result<crate::LogSigner> {
+        let (key, crt) = (self.folder.join("verdicts.key"), self.folder.join("verdicts.crt"));
+        let root = self.root();
+        let have = if crt.exists() { Some(read_certificate(&crt)?) } else { None };
+        if let Some(certificate) = have.filter(|certificate| issued_by(certificate, &root)) {
+            let der = keeper::load(self.keeper.as_ref(), &key, LOG_KEY)?;
+            return crate::LogSigner::new(&self.cluster, &der, certificate, root);
+        }
+        let fail = |source| Error::Build { profile: "verdict log", source };
+        let pair = KeyPair::generate().map_err(fail)?;
+        let der = Zeroizing::new(pair.serialize_der());
+        let root_key = load_key(self.keeper.as_ref(), &self.folder.join("root.key"), ROOT_KEY)?;
+        let issuer = rcgen::Issuer::from_ca_cert_der(&root, &root_key).map_err(fail)?;
+        let (_, until) = validity(&root)?;
+        let certificate = profile::log(&self.cluster, now, until)?.signed_by(&pair, &issuer).map_err(fail)?;
+        keeper::store(self.keeper.as_ref(), &key, LOG_KEY, &der)?;
+        keeper::write_whole(&crt, certificate.pem().as_bytes())?;
+        crate::LogSigner::new(&self.cluster, &der, certificate.der().clone(), root)
     }
 
     /// Writes the recovery copy of the root's and the service accounts' keys for the holder of this public key
@@ -296,6 +319,16 @@ fn read_certificate(path: &Path) -> Result<CertificateDer<'static>> {
         .next()
         .map(CertificateDer::from)
         .ok_or_else(|| Error::Damaged { path: path.to_owned(), why: "it holds no certificate".to_owned() })
+}
+
+/// Whether the key of `issuer` signed a certificate.
+fn issued_by(certificate: &[u8], issuer: &[u8]) -> bool {
+    let (Ok((_, certificate)), Ok((_, issuer))) =
+        (X509Certificate::from_der(certificate), X509Certificate::from_der(issuer))
+    else {
+        return false;
+    };
+    certificate.verify_signature(Some(issuer.public_key())).is_ok()
 }
 
 /// notBefore and notAfter.

@@ -14,6 +14,7 @@ mod extension;
 mod issued;
 mod issuer;
 pub mod keeper;
+mod log;
 mod names;
 pub mod profile;
 pub mod recovery;
@@ -25,6 +26,7 @@ pub use extension::{NODE_EXTENSION_OID, NodeExtension};
 pub use issued::{StaticKind, StaticRequest};
 pub use issuer::NodeCertificates;
 pub use keeper::{AttestorKeeper, FileKeeper, Keeper};
+pub use log::LogSigner;
 pub use names::{certificates_of_pem, hex, pem, serial_of, spki_hash};
 pub use request::{
     ApprovedRequest, CLIENT_SIGNER, KUBELET_CLIENT_SIGNER, KUBELET_SERVING_SIGNER, REQUEST_LIMIT, Request,

@@ -161,6 +161,18 @@ pub(crate) fn intermediate(cluster: &str, now: SystemTime, until: SystemTime) ->
     Ok(params)
 }
 
+/// The certificate of the key that signs the log of verdicts: for signatures, and for nothing that TLS knows.
+pub(crate) fn log(cluster: &str, now: SystemTime, until: SystemTime) -> Result<CertificateParams> {
+    let mut params = base(now, until)?;
+    params.distinguished_name = name(None, &format!("{}{cluster}", config_attest::verdicts::SUBJECT));
+    params.is_ca = IsCa::ExplicitNoCa;
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    // id-kp-documentSigning (RFC 9336): no client or server takes it.
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::Other(vec![1, 3, 6, 1, 5, 5, 7, 3, 36])];
+    params.use_authority_key_identifier_extension = true;
+    Ok(params)
+}
+
 fn base(now: SystemTime, until: SystemTime) -> Result<CertificateParams> {
     let mut params = CertificateParams::default();
     params.not_before = moment(now.checked_sub(BACKDATE).unwrap_or(UNIX_EPOCH))?;

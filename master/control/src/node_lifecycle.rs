@@ -8,7 +8,7 @@ use crate::observe::{Kind, NodeFacts, Observed};
 use crate::write::Write;
 use config_kube::k8s_openapi::api::core::v1::{NodeCondition, Taint};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use config_kube::taints::{NO_EXECUTE, NO_SCHEDULE, NOT_READY, PRESSURES, UNREACHABLE, UNSCHEDULABLE};
+use config_kube::taints::{NO_EXECUTE, NO_SCHEDULE, NOT_READY, PRESSURES, UNREACHABLE, UNSCHEDULABLE, UNTRUSTED};
 use jiff::Timestamp;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -63,7 +63,9 @@ impl Controller for NodeLifecycle {
             } else {
                 plan.writes.extend(silent(name, node, lease, now.wall));
             }
-            if node.condition("Ready").is_some_and(|ready| ready.status == "Unknown") {
+            let unheard = node.condition("Ready").is_some_and(|ready| ready.status == "Unknown");
+            // An Untrusted machine's kubelet is not heard either: what it last said of its pods is nothing to route by.
+            if unheard || has(node, UNTRUSTED, NO_EXECUTE) {
                 let stale = observed.pods_on(name).filter(|(_, pod)| pod.ready);
                 let stale = stale.map(|(key, pod)| Write::PodNotReady { key: key.clone(), uid: pod.uid.clone() });
                 plan.writes.extend(stale);

@@ -301,7 +301,7 @@ async fn silent(
 async fn pod_not_ready(client: &Client, key: &Key, uid: &str) -> Result<(), ApiError> {
     let now = Time(Timestamp::now());
     let condition = json!({"type": "Ready", "status": "False", "reason": "NodeNotReady",
-        "message": "the node is silent", "lastTransitionTime": now});
+        "message": "the node is silent or not trusted", "lastTransitionTime": now});
     patch_pod_status(client, key, uid, json!({"conditions": [condition]})).await
 }
 

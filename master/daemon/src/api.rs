@@ -71,7 +71,7 @@ fn issuer(config: &ApiConfig, authority: &Authority) -> Result<TokenIssuer, Erro
 /// The authorities whose client certificates count: the cluster's own, and those of the configuration.
 pub(crate) fn client_roots(settings: &Settings, authority: &Authority) -> Result<RootCertStore, Error> {
     let mut roots = RootCertStore::empty();
-    roots.add(authority.root().clone()).map_err(Error::Tls)?;
+    roots.add(authority.root()).map_err(Error::Tls)?;
     for certificate in &settings.cluster.api.client_cas {
         roots.add(CertificateDer::from(certificate.clone())).map_err(Error::Tls)?;
     }

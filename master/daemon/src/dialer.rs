@@ -28,7 +28,7 @@ impl Dialer {
     /// A dialer that trusts the authority's root.
     pub(crate) fn new(authority: Arc<Authority>) -> Result<Self, crate::Error> {
         let mut roots = RootCertStore::empty();
-        roots.add(authority.root().clone()).map_err(crate::Error::Tls)?;
+        roots.add(authority.root()).map_err(crate::Error::Tls)?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider)
             .build()

@@ -9,7 +9,7 @@ use config_attest::EkIssuer;
 use config_attest::release::ReleaseKey;
 use config_kube::identity::{CONTROLLER_MANAGER_USER, SCHEDULER_USER};
 use master_api::{ApiServer, Options, Range, Ranges, ServeOptions, UserInfo};
-use master_attest::{AttestationService, Bootstrap};
+use master_attest::{AttestationService, Bootstrap, VerdictLog};
 use master_ca::attestor::Attestor;
 use master_ca::{AttestorKeeper, Authority, FileKeeper, Keeper};
 use master_store::EmbeddedStore;
@@ -47,8 +47,9 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     let now = SystemTime::now();
     let serving = Serving::new(&authority, settings.api_names.clone(), now).map_err(Error::Serving)?;
     let serving = Arc::new(serving);
-    let service = AttestationService::new(&terms(&args, &settings, &serving, attestor)?, authority.clone(), &api)
-        .map_err(Error::Attest)?;
+    let log = open_log(&args, authority.clone()).await?;
+    let terms = terms(&args, &settings, &serving, (attestor, log))?;
+    let service = AttestationService::new(&terms, authority.clone(), &api).map_err(Error::Attest)?;
     api.set_extensions(service.paths());
     api.set_deny_list(service.deny_list());
     api.set_node_dialer(Arc::new(Dialer::new(authority.clone())?));
@@ -162,6 +163,16 @@ async fn open_authority(
     tokio::task::spawn_blocking(open).await.map_err(Error::Task)?.map(Arc::new)
 }
 
+/// The log of verdicts; its key may be in the TPM.
+async fn open_log(args: &RunArgs, authority: Arc<Authority>) -> Result<Arc<VerdictLog>, Error> {
+    let folder = args.data.join("verdicts");
+    let open = move || {
+        let signer = authority.log_signer(SystemTime::now()).map_err(Error::Authority)?;
+        VerdictLog::open(&folder, signer).map_err(Error::Attest)
+    };
+    tokio::task::spawn_blocking(open).await.map_err(Error::Task)?.map(Arc::new)
+}
+
 fn open_api(args: &RunArgs, settings: &Settings, listen: SocketAddr, options: Options) -> Result<ApiServer, Error> {
     let path = args.data.join("store");
     make_folder(&path)?;
@@ -199,7 +210,7 @@ fn terms(
     args: &RunArgs,
     settings: &Settings,
     serving: &Serving,
-    attestor: Option<Attestor>,
+    (attestor, log): (Option<Attestor>, Arc<VerdictLog>),
 ) -> Result<master_attest::Terms, Error> {
     let cluster = &settings.cluster;
     let release_keys = cluster.release_keys.iter().map(|key| {
@@ -226,6 +237,7 @@ fn terms(
             name: settings.name.clone().unwrap_or_default(),
             addresses: settings.addresses.clone(),
         },
+        log,
     })
 }
 

@@ -68,7 +68,7 @@ impl Serving {
 /// Leaf, intermediate and root: a node that has not joined knows the root by its pin only, so it must see it.
 fn shown(authority: &Authority, issued: &Issued) -> Vec<CertificateDer<'static>> {
     let mut chain = issued.chain();
-    chain.push(authority.root().clone());
+    chain.push(authority.root());
     chain
 }
 

@@ -1,4 +1,4 @@
-//! The only automation: `cargo xtask up | down | status | test | image | tools | master | bench | soak | tidy`.
+//! The only automation: `cargo xtask up | down | status | test | image | tools | master | bench | soak | mutants | tidy`.
 //!
 //! It compiles in seconds and needs no system library; everything heavy is a program that it builds and runs.
 //! Every command prints its steps with their times, and a failure says what failed, where the log is and what to do.
@@ -9,6 +9,7 @@ mod bench;
 mod build;
 mod host;
 mod master;
+mod mutants;
 mod python;
 mod steps;
 mod test;
@@ -31,6 +32,7 @@ usage: cargo xtask COMMAND
   bench image|join|api   measure, and print the figures that README quotes (api --only NAME: objects watch watchers
                          collection crowd)
   soak [--minutes N]     concurrent clients and kills of a master, over and over; what they saw must have an order
+  mutants                blind the verifier at each of its checks; the attacks must notice
   tidy                   check the architecture
 ";
 
@@ -51,6 +53,7 @@ fn main() -> ExitCode {
         "check" => master::check(rest),
         "bench" => bench::bench(rest),
         "soak" => bench::soak(rest),
+        "mutants" => mutants::mutants(),
         "tidy" => tidy::tidy(),
         "help" | "--help" | "-h" => {
             print!("{USAGE}");

@@ -8,7 +8,7 @@ use crate::code::Code;
 use crate::digest::Digest;
 use crate::eventlog::{EventLog, EventLogError};
 use crate::facts;
-use crate::inventory::readmitted;
+use crate::inventory::{known, readmitted};
 use crate::pcr::{CONFIG_PCR, QUOTE_PCRS, extended};
 use crate::question::Purpose;
 use crate::release::{Boot, KnownRelease};
@@ -84,8 +84,7 @@ fn counters(said: &Said<'_>, machine: &Machine, checks: &mut Checks) {
     let now = said.clock;
     let show = |reset, restart, clock, safe| format!("reset {reset} restart {restart} clock {clock} ms safe {safe}");
     let found = show(now.reset_count, now.restart_count, now.clock, now.safe);
-    let Some(Counters { reset_count, restart_count, clock, safe }) =
-        machine.status.as_ref().and_then(|status| status.counters)
+    let Some(Counters { reset_count, restart_count, clock, safe }) = known(machine).and_then(|status| status.counters)
     else {
         checks.test("counters", Code::CountersWentBack, true, "first seen", found);
         return;
@@ -270,9 +269,9 @@ fn firmware(said: &Said<'_>, machine: &Machine, now: u64, checks: &mut Checks) -
     let learn = readmitted(machine, now);
     for pcr in PINNED_PCRS {
         let found = said.pcr(pcr);
-        let known = machine.status.as_ref().and_then(|status| status.pinned_pcrs.get(&pcr.to_string()));
+        let before = known(machine).and_then(|status| status.pinned_pcrs.get(&pcr.to_string()));
         let check = format!("firmware: PCR {pcr}");
-        match known {
+        match before {
             Some(known) if !learn => {
                 checks.test(&check, Code::FirmwareChanged, known.parse() == Ok(found), known, found);
             }

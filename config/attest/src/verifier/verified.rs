@@ -4,6 +4,7 @@ use super::proof::{Attested, check_proof, proven_refusal};
 use super::{Pending, Reference};
 use crate::code::Code;
 use crate::csr::{self, Allowed, Profile, Request, San};
+use crate::digest::Digest;
 use crate::question::Channel;
 use crate::verdict::{Checks, MachineId, ProvenMachine, Refusal, Stop, Verdict};
 use crate::wire::{Claims, Evidence, csr_hash};
@@ -126,6 +127,7 @@ impl Verified {
             bound_ek: Some(attested.ek_hash().to_text()),
             ak_name: Some(attested.ak_name()),
             nk_name: Some(attested.nk_name()),
+            node_key: Some(Digest::of(&requested.client.spki).to_text()),
             image: Some(attested.state.image.clone()),
             config: attested.state.config.clone(),
             counters: Some(Counters {

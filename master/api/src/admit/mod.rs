@@ -12,6 +12,7 @@ mod default_ingress_class;
 mod default_storage_class;
 mod default_tolerations;
 mod device_access;
+mod image_floor;
 mod limit_ranger;
 mod namespace_lifecycle;
 mod node_restriction;
@@ -35,6 +36,7 @@ use crate::object::meta_text;
 use crate::registry::Subresource;
 use crate::validate::Fields;
 use crate::verbs::{Call, store_error};
+use config_kube::identity::GROUP;
 use master_store::{Action, Entry, Expect, ListQuery, Op};
 use std::fmt;
 use tokio::sync::OwnedMutexGuard;
@@ -152,6 +154,7 @@ pub(crate) trait Plugin: fmt::Debug + Send + Sync {
 /// A new object, which plugins may change.
 pub(crate) async fn create(call: &Call, fields: &mut Fields) -> Result<Admitted, ApiError> {
     requestor::stamp(call, fields);
+    requestor::decided(call, fields, None);
     let request = Request { call, operation: Operation::Create, subresource: None, old: None };
     let admitted = admit(&request, fields).await?;
     escalation::check(call, fields, None).await?;
@@ -166,6 +169,9 @@ pub(crate) async fn update(
     subresource: Option<Subresource>,
 ) -> Result<Admitted, ApiError> {
     let request = Request { call, operation: Operation::Update, subresource, old: Some(old) };
+    if subresource.is_none() {
+        requestor::decided(call, new, Some(old));
+    }
     let admitted = admit(&request, new).await?;
     escalation::check(call, new, Some(old)).await?;
     Ok(admitted)
@@ -185,6 +191,12 @@ pub(crate) async fn check(
         if plugin.concerns(&request) {
             plugin.check(&request, new, admitted).await?;
         }
+    }
+    image_floor::check(&request, new)?;
+    if let Some(extensions) =
+        call.api.inner.extensions.get().filter(|_| subresource.is_none() && call.kind.group == GROUP)
+    {
+        admitted.warnings.extend(extensions.warnings(&call.kind.kind, new));
     }
     device_access::check(&request, new).await
 }

@@ -1,8 +1,10 @@
-//! Who asked for a certificate: no plugin, as it can't be switched off.
+//! Who asked for a certificate, and who decided on a machine: no plugin, as it can't be switched off.
 
-use crate::validate::{Fields, object_mut};
+use crate::validate::{Fields, get, object, object_mut};
 use crate::verbs::Call;
-use serde_json::json;
+use config_kube::identity::{DECIDED_BY, GROUP};
+use jiff::Timestamp;
+use serde_json::{Value, json};
 
 /// A request carries who made it, as the server knows it.
 pub(super) fn stamp(call: &Call, fields: &mut Fields) {
@@ -21,5 +23,44 @@ pub(super) fn stamp(call: &Call, fields: &mut Fields) {
     }
     if !user.extra.is_empty() {
         spec.insert("extra".to_owned(), json!(user.extra));
+    }
+}
+
+/// What an admin decides about a Machine.
+const DECISIONS: [&str; 3] = ["ek", "readmitUntil", "retired"];
+
+/// A Machine carries who decided last on whether it may join, and when; nobody says it for somebody else.
+pub(super) fn decided(call: &Call, fields: &mut Fields, old: Option<&Fields>) {
+    if call.kind.kind != "Machine" || call.kind.group != GROUP {
+        return;
+    }
+    let decisions = |fields: Option<&Fields>| {
+        let spec = fields.and_then(|fields| object(fields, "spec"));
+        DECISIONS.map(|key| spec.map_or(&Value::Null, |spec| get(spec, key)).clone())
+    };
+    let said = |fields: &Fields| {
+        let metadata = object(fields, "metadata")?;
+        object(metadata, "annotations")?.get(DECIDED_BY).cloned()
+    };
+    let same = old.is_some() && decisions(old) == decisions(Some(fields));
+    let by = if same {
+        old.and_then(said)
+    } else {
+        Some(format!("{} at {}", call.user.name, Timestamp::now().round(jiff::Unit::Second).unwrap_or_default()).into())
+    };
+    let Some(metadata) = object_mut(fields, "metadata") else { return };
+    match by {
+        Some(by) => {
+            if let Some(annotations) = object_mut(metadata, "annotations") {
+                annotations.insert(DECIDED_BY.to_owned(), by);
+            } else {
+                metadata.insert("annotations".to_owned(), json!({ DECIDED_BY: by }));
+            }
+        }
+        None => {
+            if let Some(annotations) = object_mut(metadata, "annotations") {
+                annotations.remove(DECIDED_BY);
+            }
+        }
     }
 }

@@ -27,10 +27,18 @@ struct Metadata {
     labels: Option<HashMap<String, String>>,
 }
 
+/// Where a pod runs.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Spec {
+    node_name: Option<String>,
+}
+
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Object {
     metadata: Metadata,
+    spec: Spec,
     r#type: String,
     data: Option<HashMap<String, String>>,
 }
@@ -109,10 +117,17 @@ async fn bound(api: &ApiServer, claims: &Claims) -> Result<UserInfo, ApiError> {
     if let Some(secret) = &own.secret {
         live(api, &format!("secrets/{namespace}/{}", secret.name), &secret.uid, now).await?;
     }
+    let mut node = own.node.as_ref().map(|node| node.name.clone());
     match (&own.pod, &own.node) {
-        (Some(pod), _) => drop(live(api, &format!("pods/{namespace}/{}", pod.name), &pod.uid, now).await?),
+        (Some(pod), _) => {
+            let pod = live(api, &format!("pods/{namespace}/{}", pod.name), &pod.uid, now).await?;
+            node = node.or(pod.spec.node_name);
+        }
         (None, Some(node)) => drop(live(api, &format!("nodes/{}", node.name), &node.uid, now).await?),
         (None, None) => {}
+    }
+    if let Some(why) = node.and_then(|node| api.node_denial(&node)) {
+        return Err(bad(format!("service account token is bound to a node that is shut out: {why}")));
     }
     let mut user = user(namespace, account);
     user.extra.insert(CREDENTIAL.to_owned(), vec![format!("JTI={}", claims.jti)]);

@@ -45,6 +45,9 @@ pub(super) async fn send(
     request: Request<Body>,
 ) -> Result<Response<Incoming>, ApiError> {
     let node = target.name.clone();
+    if let Some(why) = call.api.node_denial(&node) {
+        return Err(ApiError::new(Reason::ServiceUnavailable, format!("node {node} is not asked: {why}")));
+    }
     let answer = tokio::time::timeout(PATIENCE, ask(call, target, request)).await;
     answer.unwrap_or_else(|_elapsed| {
         let text = format!("node {node} did not answer within {} s", PATIENCE.as_secs());
@@ -62,10 +65,19 @@ async fn ask(call: &Call, target: NodeTarget, request: Request<Body>) -> Result<
     let (mut sender, connection) = hyper::client::conn::http1::handshake::<_, Body>(TokioIo::new(stream))
         .await
         .map_err(|error| unreachable("the node does not speak HTTP", &error))?;
-    // The connection lives as long as its answer's body is read; it is driven by a task that ends with it.
+    // The connection lives as long as its answer's body is read, and as the node is trusted; its task ends with it.
+    let api = call.api.clone();
     tokio::spawn(async move {
-        if let Err(error) = connection.await {
-            tracing::debug!(%error, node, "the connection to a node broke off");
+        // Cancel-safe: either end of the wait ends the connection.
+        tokio::select! {
+            ended = connection => {
+                if let Err(error) = ended {
+                    tracing::debug!(%error, node, "the connection to a node broke off");
+                }
+            }
+            why = api.until_denied(|list| list.node_denied(&node)) => {
+                tracing::info!(node, why, "the connection to a node is cut");
+            }
         }
     });
     sender.send_request(request).await.map_err(|error| unreachable("the node did not answer", &error))

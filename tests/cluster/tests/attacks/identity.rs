@@ -1,10 +1,14 @@
 //! Who comes: certificates of endorsement keys, the inventory, names, roles.
 
-use crate::lab::{CONFIG, EK_USAGE, Lab};
+use crate::lab::{CONFIG, EK_USAGE, Lab, identity};
+use crate::site::collection;
+use crate::wire::Identity;
 use crate::{Case, nothing};
 use config_attest::Code;
 use config_attest::testing::{EkKind, SoftMachine, ek_certificate};
+use config_kube::k8s_openapi::api::core::v1::Node;
 use config_kube::{Machine, MachineState};
+use http::{Method, StatusCode};
 use serde_json::json;
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -94,7 +98,16 @@ pub(crate) async fn untrusted_until_an_admin_acts(lab: &Lab) {
     lab.refused(&lab.join(&machine).await, Code::MachineUntrusted, false).await;
     assert_eq!(lab.status(&machine.node).await.state, MachineState::Untrusted);
     let until = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(1);
+    // An act that has ended is none.
+    let ended = json!({ "spec": { "readmitUntil": "2020-01-01T00:00:00Z" } });
+    lab.site.patch::<Machine>(&machine.node, &ended).await;
+    lab.refused(&lab.join(&machine).await, Code::MachineUntrusted, false).await;
+    let status = lab.status(&machine.node).await;
+    assert!(status.next_step.contains("readmitUntil") && status.next_step.contains(&machine.node), "{status:?}");
     lab.site.patch::<Machine>(&machine.node, &json!({ "spec": { "readmitUntil": until.to_string() } })).await;
+    let object: Machine = lab.site.get(&machine.node).await;
+    let by = object.metadata.annotations.unwrap_or_default().remove("pratique.dev/decided-by").unwrap_or_default();
+    assert!(by.starts_with("admin at "), "who re-admitted it: {by:?}");
     let start = std::time::Instant::now();
     loop {
         let outcome = lab.join(&machine).await;
@@ -104,4 +117,42 @@ pub(crate) async fn untrusted_until_an_admin_acts(lab: &Lab) {
         assert!(start.elapsed().as_secs() < 20, "{:?}", outcome.answer.json);
     }
     assert_eq!(lab.status(&machine.node).await.state, MachineState::Trusted);
+}
+
+/// A broken board's name goes to another board by one act: the old one's certificates are denied at once and for good, and
+/// it can't come back.
+pub(crate) async fn replaced_board(lab: &Lab) {
+    let mut machine = lab.machine().await;
+    let old = identity(&machine, &lab.join(&machine).await.accepted());
+    machine.clock.clock += 1000;
+    let mut other = SoftMachine::new("a spare board", EkKind::P256);
+    other.node.clone_from(&machine.node);
+    other.names.clone_from(&machine.names);
+    other.serving_request.names.clone_from(&machine.names);
+    other.client_request.clone_from(&machine.client_request);
+    other.claims = machine.claims.clone();
+    other.ek_certificate = Some(ek_certificate("lab-ca", &lab.maker, &other.ek_spki(), EK_USAGE, 2090));
+    other.boot(&lab.image, "nocloud", CONFIG);
+    // The control: before the act the old board is the machine, and the other one is nobody.
+    let node = format!("{}/{}", collection::<Node>(), machine.node);
+    let mut kept = lab.connect_as(&old).await.unwrap();
+    assert_eq!(kept.send(Method::GET, &node, Vec::new()).await.status, StatusCode::OK);
+    lab.refused(&lab.join(&other).await, Code::MachineUnknown, false).await;
+    let hashes = json!({ "spec": { "ek": { "hashes": [other.ek_hash().to_text()] } } });
+    lab.site.patch::<Machine>(&machine.node, &hashes).await;
+    let start = std::time::Instant::now();
+    while lab.connect_as(&old).await.unwrap().send(Method::GET, &node, Vec::new()).await.status
+        != StatusCode::UNAUTHORIZED
+    {
+        assert!(start.elapsed().as_secs() < 20, "the replaced board's certificate is not denied");
+    }
+    let fresh = identity(&other, &lab.join(&other).await.accepted());
+    assert_eq!(lab.status(&machine.node).await.bound_ek, Some(other.ek_hash().to_text()));
+    let ask =
+        async |who: &Identity| lab.connect_as(who).await.unwrap().send(Method::GET, &node, Vec::new()).await.status;
+    assert_eq!(ask(&fresh).await, StatusCode::OK);
+    assert_eq!(ask(&old).await, StatusCode::UNAUTHORIZED, "the new board's proof is not the old one's");
+    lab.refused(&lab.join(&machine).await, Code::MachineUnknown, false).await;
+    other.clock.clock += 1000;
+    lab.renew(&other, &fresh).await.accepted();
 }

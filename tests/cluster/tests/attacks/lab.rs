@@ -86,6 +86,12 @@ impl Lab {
 
     /// Writes the machine's line of the inventory, and waits until the attestation service knows it.
     pub(crate) async fn register(&self, machine: &SoftMachine, name: &str) {
+        self.list(machine, name).await;
+        self.known(machine).await;
+    }
+
+    /// Writes the machine's line of the inventory.
+    pub(crate) async fn list(&self, machine: &SoftMachine, name: &str) {
         let spec = MachineSpec {
             role: "worker".to_owned(),
             addresses: machine.claims.addresses.clone(),
@@ -94,6 +100,11 @@ impl Lab {
             ..MachineSpec::default()
         };
         self.site.create(&Machine::named(name, spec)).await;
+    }
+
+    /// Waits until the attestation service knows a machine.
+    pub(crate) async fn known(&self, machine: &SoftMachine) {
+        let name = &machine.node;
         let start = Instant::now();
         while self.hello(machine).await.1.status != StatusCode::OK {
             assert!(start.elapsed() < LIMIT, "the Machine {name} does not become known:\n{}", self.site.log());

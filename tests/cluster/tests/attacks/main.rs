@@ -6,7 +6,9 @@
 #![allow(clippy::large_futures, reason = "a test's future lives once")]
 
 mod bootstrap_tokens;
+mod crowd;
 mod csr;
+mod drift;
 mod first_master;
 mod freshness;
 mod identity;
@@ -83,6 +85,7 @@ fn main() {
     let runtime = Arc::new(Runtime::new().unwrap());
     let mut trials = vec![
         alone(&runtime, "life::bad_image_with_a_live_certificate", life::bad_image_with_a_live_certificate),
+        alone(&runtime, "crowd::a_rack_joins_under_a_flood", crowd::a_rack_joins_under_a_flood),
         alone(&runtime, "first_master::the_first_master_is_its_admins", first_master::the_first_master_is_its_admins),
         alone(&runtime, "real_tpm::joins_renews", real_tpm::joins_renews_and_is_held_to_what_it_booted),
         alone(&runtime, "life::policies_that_do_not_verify", life::policies_that_do_not_verify),
@@ -119,6 +122,10 @@ fn main() {
         life::renewal_with_anothers_certificate,
         life::restored_snapshot,
         life::retired_and_deleted,
+        drift::revocation,
+        drift::the_log_of_verdicts,
+        drift::the_floor_of_images,
+        identity::replaced_board,
         life::a_node_stays_within_its_rights,
         life::certificates_serve_their_use_only,
         life::an_approved_request_is_signed,

@@ -70,6 +70,9 @@ pub(crate) struct Connection {
     pub(crate) channel: Channel,
     /// Our end, which the master records.
     pub(crate) local: SocketAddr,
+    /// Whether the TLS session is an earlier one, resumed.
+    pub(crate) resumed: bool,
+    token: Option<String>,
 }
 
 impl Connection {
@@ -82,11 +85,18 @@ impl Connection {
         let exporter = tls.export_keying_material([0_u8; 32], EXPORTER_LABEL, Some(&[])).unwrap();
         let leaf = tls.peer_certificates().unwrap().first().unwrap();
         let (_, parsed) = X509Certificate::from_der(leaf).unwrap();
+        let resumed = tls.handshake_kind() == Some(rustls::HandshakeKind::Resumed);
         let channel = Channel { server_spki: Digest::of(parsed.public_key().raw), exporter: Digest(exporter) };
         let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
         let (sender, driver) = handshake.map_err(std::io::Error::other)?;
         drop(tokio::spawn(driver));
-        Ok(Self { sender, channel, local })
+        Ok(Self { sender, channel, local, resumed, token: None })
+    }
+
+    /// The same connection, whose requests carry a token from now on.
+    pub(crate) fn with_token(mut self, token: &str) -> Self {
+        self.token = Some(format!("Bearer {token}"));
+        self
     }
 
     /// Sends a request; the body is read by the caller.
@@ -97,13 +107,15 @@ impl Connection {
         content_type: &str,
         body: Vec<u8>,
     ) -> Result<http::Response<Incoming>, hyper::Error> {
-        let request = Request::builder()
+        let mut request = Request::builder()
             .method(method)
             .uri(path)
             .header(header::HOST, "master")
-            .header(header::CONTENT_TYPE, content_type)
-            .body(Full::new(Bytes::from(body)))
-            .unwrap();
+            .header(header::CONTENT_TYPE, content_type);
+        if let Some(token) = &self.token {
+            request = request.header(header::AUTHORIZATION, token);
+        }
+        let request = request.body(Full::new(Bytes::from(body))).unwrap();
         self.sender.ready().await?;
         tokio::time::timeout(PATIENCE, self.sender.send_request(request)).await.expect("an answer in time")
     }

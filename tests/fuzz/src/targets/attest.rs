@@ -9,7 +9,7 @@ use config_attest::testing::{EkKind, References, SeededRng, SoftMachine, World};
 use config_attest::tpm::{Attest, Duplicate, EcdsaSignature, Public, template};
 use config_attest::verifier::{check_evidence, check_hello};
 use config_attest::wire::{BootstrapAdmit, BootstrapHello, Certificates, Challenge, Der, Evidence, Hello};
-use config_attest::{Digest, EkIssuer, Purpose, attestor};
+use config_attest::{Digest, EkIssuer, Purpose, attestor, verdicts};
 use serde_json::Value;
 
 const VECTORS: [&str; 2] = [
@@ -48,7 +48,32 @@ pub(super) fn targets() -> Vec<Target> {
     let mut targets = structures();
     targets.extend(messages());
     targets.extend(whole());
+    targets.push(target("config-attest/verdicts", Shape::Bytes, vec![verdict_log()], |input| {
+        verdicts::verify(&[("log".to_owned(), input.to_vec())], &[Digest::ZERO], &[]).ok();
+        verdicts::resume(input).ok();
+    }));
     targets
+}
+
+/// The form of a log of verdicts; its signatures are nobody's.
+fn verdict_log() -> Vec<u8> {
+    let segment = verdicts::Segment {
+        format: verdicts::FORMAT.to_owned(),
+        cluster: "lab".to_owned(),
+        time: "2026-01-01T00:00:00Z".to_owned(),
+        next: 1,
+        previous: Digest::ZERO,
+        certificate: "MAA=".to_owned(),
+        root: "MAA=".to_owned(),
+    };
+    let record = verdicts::Record {
+        number: 1,
+        previous: Digest::ZERO,
+        time: "2026-01-01T00:00:00Z".to_owned(),
+        verdict: verdicts::Entry::of(verdicts::Kind::Joined, "worker-1"),
+    };
+    let lines = [serde_json::to_vec(&segment), serde_json::to_vec(&record)];
+    lines.into_iter().flatten().flat_map(|json| verdicts::line(&json, b"signature")).collect()
 }
 
 fn structures() -> Vec<Target> {

@@ -36,7 +36,25 @@ pub(super) fn join() -> Outcome {
     let mut rate = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     rate.args(["run", "--quiet", "--release", "--locked", "--package", "master-attest"]);
     rate.args(["--example", "verify_rate"]).current_dir(host::repository());
-    build::watched(rate, "the compiler's message is above")
+    build::watched(rate, "the compiler's message is above")?;
+    for (what, filter) in [("1,000 machines at once, under a flood", "crowd::"), ("revocation", "drift::revocation")] {
+        println!("\n{what}:");
+        let mut attack = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        attack.args([
+            "test",
+            "--quiet",
+            "--release",
+            "--locked",
+            "--package",
+            "tests-cluster",
+            "--test",
+            "attacks",
+            "--",
+        ]);
+        attack.arg(filter).env("PRATIQUE_CROWD", "1000").current_dir(host::repository());
+        build::watched(attack, "the story's message is above")?;
+    }
+    Ok(())
 }
 
 fn measure(steps: &mut Steps, lab: &Lab, machines: &mut Vec<Machine>) -> Outcome {

@@ -1,0 +1,163 @@
+//! The log of verdicts: its form, and how it is checked without the master that wrote it.
+//!
+//! A log is a chain of lines, each `SIGNATURE JSON\n`: base64 of a DER ECDSA P-256/SHA-256 signature over [`LABEL`] and the
+//! exact JSON bytes. A record's JSON carries its number and the SHA-256 of the record's JSON before it. A segment begins
+//! with a line that says where in the chain it begins, by which key it is signed, and that key's certificate, which the
+//! cluster's root signed directly; so a log of which old segments were dropped is still checkable from there on.
+//!
+//! Guarantee: [`verify`] accepts lines only that the holder of the log's key wrote, in their order and without a gap
+//! between the first and the last. What it can't know is whether records after the last one were held back: compare the
+//! head that it tells with one that was noted elsewhere.
+
+mod read;
+
+pub use read::{Fault, Resumed, Summary, resume, verify};
+
+use crate::digest::Digest;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Serialize};
+
+/// What a segment says it is.
+pub const FORMAT: &str = "pratique-verdicts/v1";
+/// What every signature covers before the JSON, so that it is good for nothing else.
+pub const LABEL: &[u8] = b"pratique verdict log v1\n";
+/// Common name of the log key's certificate, before the cluster's name.
+pub const SUBJECT: &str = "pratique verdict log of ";
+/// Longest line, in bytes.
+pub const MAX_LINE: usize = 16 << 10;
+
+/// The first line of a segment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Segment {
+    /// [`FORMAT`].
+    pub format: String,
+    /// The cluster's name.
+    pub cluster: String,
+    /// RFC 3339 time.
+    pub time: String,
+    /// Number of the segment's first record.
+    pub next: u64,
+    /// Hash of the record before; zero at the very beginning.
+    pub previous: Digest,
+    /// Base64 of the DER certificate of the log's key.
+    pub certificate: String,
+    /// Base64 of the DER root certificate that signed it.
+    pub root: String,
+}
+
+/// One record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Record {
+    /// From 1, without gaps.
+    pub number: u64,
+    /// Hash of the record before; zero at the very beginning.
+    pub previous: Digest,
+    /// RFC 3339 time by the master's clock.
+    pub time: String,
+    /// What happened.
+    pub verdict: Entry,
+}
+
+/// What is recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// The master began to work.
+    Started,
+    /// A machine was admitted by a whole exchange.
+    Joined,
+    /// A machine renewed; `count` renewals since the last such record.
+    Renewed,
+    /// A machine's own proof was refused.
+    Refused,
+    /// A Machine went from one state to another.
+    State,
+    /// An admin decided on a Machine: added, waived, retired, replaced, removed.
+    Decision,
+    /// The policy changed.
+    Policy,
+    /// An image was allowed, or is not any more.
+    Release,
+    /// The cluster's own keys changed.
+    Authority,
+}
+
+/// What happened, to which Machine, and by whose word. Empty fields are left out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Entry {
+    /// What.
+    pub kind: Kind,
+    /// The Machine's name, or the object's.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// Its uid.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub uid: String,
+    /// A person, or a rule of the policy.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub by: String,
+    /// The code of a refusal.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub code: String,
+    /// For a person.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// `sha256:<hex>` of the endorsement key.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub ek: String,
+    /// Id of the image that was proved.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub image: String,
+    /// Serial number of the client certificate that was issued.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub serial: String,
+    /// How many; none for one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub count: Option<u64>,
+}
+
+impl Entry {
+    /// An entry about an object, with nothing else said yet.
+    pub fn of(kind: Kind, name: &str) -> Self {
+        let empty = String::new;
+        Self {
+            kind,
+            name: name.to_owned(),
+            uid: empty(),
+            by: empty(),
+            code: empty(),
+            message: empty(),
+            ek: empty(),
+            image: empty(),
+            serial: empty(),
+            count: None,
+        }
+    }
+}
+
+/// Where a chain ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Head {
+    /// Number of the last record; 0 before the first.
+    pub number: u64,
+    /// Hash of the last record's JSON.
+    pub hash: Digest,
+}
+
+/// The bytes that are signed for a line's JSON.
+pub fn signed_bytes(json: &[u8]) -> Vec<u8> {
+    [LABEL, json].concat()
+}
+
+/// A line of the log.
+pub fn line(json: &[u8], signature: &[u8]) -> Vec<u8> {
+    let mut line = STANDARD.encode(signature).into_bytes();
+    line.push(b' ');
+    line.extend_from_slice(json);
+    line.push(b'\n');
+    line
+}

@@ -1,0 +1,192 @@
+//! The log of verdicts: whatever is removed, exchanged, edited or cut in it is found.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests may stop at the first surprise")]
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use config_attest::Digest;
+use config_attest::verdicts::{
+    Entry, FORMAT, Head, Kind, Record, SUBJECT, Segment, line, resume, signed_bytes, verify,
+};
+use p256::ecdsa::{Signature, SigningKey, signature::Signer as _};
+use p256::pkcs8::EncodePrivateKey as _;
+use proptest::prelude::*;
+use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, KeyPair, PublicKeyData as _};
+
+/// A cluster's root with a log key.
+struct Writer {
+    key: SigningKey,
+    certificate: String,
+    root: String,
+    pin: Digest,
+}
+
+fn named(name: &str) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params
+}
+
+impl Writer {
+    fn new(subject: &str) -> Self {
+        let root_key = KeyPair::generate().unwrap();
+        let mut root = named("root");
+        root.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let root_der = root.self_signed(&root_key).unwrap();
+        let key = SigningKey::random(&mut rand_core::OsRng);
+        let pair = KeyPair::try_from(key.to_pkcs8_der().unwrap().as_bytes()).unwrap();
+        let issuer = rcgen::Issuer::from_ca_cert_der(root_der.der(), &root_key).unwrap();
+        let leaf = named(subject).signed_by(&pair, &issuer).unwrap();
+        Self {
+            key,
+            certificate: STANDARD.encode(leaf.der()),
+            root: STANDARD.encode(root_der.der()),
+            pin: Digest::of(&root_key.subject_public_key_info()),
+        }
+    }
+
+    fn line(&self, json: &[u8]) -> Vec<u8> {
+        let signature: Signature = self.key.sign(&signed_bytes(json));
+        line(json, signature.to_der().as_bytes())
+    }
+
+    fn begin(&self, head: Head) -> Vec<u8> {
+        let segment = Segment {
+            format: FORMAT.to_owned(),
+            cluster: "lab".to_owned(),
+            time: "2026-01-01T00:00:00Z".to_owned(),
+            next: head.number + 1,
+            previous: head.hash,
+            certificate: self.certificate.clone(),
+            root: self.root.clone(),
+        };
+        self.line(&serde_json::to_vec(&segment).unwrap())
+    }
+
+    fn record(&self, head: &mut Head) -> Vec<u8> {
+        let record = Record {
+            number: head.number + 1,
+            previous: head.hash,
+            time: format!("2026-01-01T00:{:02}:00Z", head.number % 60),
+            verdict: Entry { message: "x".repeat(head.number as usize % 7), ..Entry::of(Kind::Joined, "worker-1") },
+        };
+        let json = serde_json::to_vec(&record).unwrap();
+        *head = Head { number: record.number, hash: Digest::of(&json) };
+        self.line(&json)
+    }
+
+    /// Segments of some records each, as lines.
+    fn log(&self, sizes: &[usize]) -> (Vec<Vec<Vec<u8>>>, Head) {
+        let mut head = Head::default();
+        let segments = sizes.iter().map(|size| {
+            let mut lines = vec![self.begin(head)];
+            lines.extend((0..*size).map(|_| self.record(&mut head)));
+            lines
+        });
+        let segments = segments.collect();
+        (segments, head)
+    }
+}
+
+fn files(segments: &[Vec<Vec<u8>>]) -> Vec<(String, Vec<u8>)> {
+    segments.iter().enumerate().map(|(number, lines)| (format!("segment {number}"), lines.concat())).collect()
+}
+
+fn subject() -> String {
+    format!("{SUBJECT}lab")
+}
+
+#[test]
+fn a_whole_log_is_accepted_and_its_head_is_told() {
+    let writer = Writer::new(&subject());
+    let (segments, head) = writer.log(&[3, 0, 5]);
+    let mut given = files(&segments);
+    let summary = verify(&given, &[writer.pin], &[head]).unwrap();
+    assert_eq!((summary.head, summary.first, summary.kinds[&Kind::Joined], summary.met), (head, 1, 8, 1));
+    // In any order, twice, or from a later segment on.
+    given.reverse();
+    given.extend(files(&segments[..1]));
+    assert_eq!(verify(&given, &[writer.pin], &[]).unwrap().head, head);
+    assert_eq!(verify(&files(&segments[2..]), &[writer.pin], &[]).unwrap().first, 4);
+    // A head that was noted is not reached any more: the end was held back.
+    let short = verify(&files(&segments[..1]), &[writer.pin], &[head]).unwrap_err();
+    assert!(short.what.contains("the end is missing"), "{short}");
+}
+
+#[test]
+fn only_the_pinned_roots_own_log_is_believed() {
+    let (writer, other) = (Writer::new(&subject()), Writer::new(&subject()));
+    let given = files(&writer.log(&[2]).0);
+    assert!(verify(&given, &[other.pin], &[]).unwrap_err().what.contains("none of the pins"));
+    // Another certificate of the same root is not the log's.
+    let leaf = Writer::new("somebody");
+    assert!(
+        verify(&files(&leaf.log(&[2]).0), &[leaf.pin], &[]).unwrap_err().what.contains("not one that the root made")
+    );
+    // A root that is pinned and did not sign.
+    let forged = Writer { certificate: other.certificate, key: other.key, ..writer };
+    assert!(verify(&files(&forged.log(&[2]).0), &[forged.pin], &[]).is_err());
+}
+
+#[test]
+fn a_torn_tail_is_cut_and_anything_else_is_not_taken_for_one() {
+    let writer = Writer::new(&subject());
+    let (segments, head) = writer.log(&[4]);
+    let whole = segments[0].concat();
+    let last = segments[0][4].len();
+    for cut in 1..=last {
+        let resumed = resume(&whole[..whole.len() - cut]).unwrap();
+        assert_eq!((resumed.head.number, resumed.whole), (3, whole.len() - last), "{cut}");
+    }
+    assert_eq!(resume(&whole).unwrap().head, head);
+    // Blocks that were allocated and never written.
+    let zeroes = [&whole[..], &[0; 300]].concat();
+    assert_eq!(resume(&zeroes).unwrap().whole, whole.len());
+    let mut holed = whole.clone();
+    holed[segments[0][0].len() + 5] = b'\n';
+    assert!(resume(&holed).is_err(), "whole lines follow what is broken");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_is_done_to_a_log_is_found(
+        sizes in prop::collection::vec(0_usize..5, 1..4), what in 0_u8..4, at in any::<prop::sample::Index>(),
+        other in any::<prop::sample::Index>(), bit in 0_u8..8,
+    ) {
+        let writer = Writer::new(&subject());
+        let (segments, head) = writer.log(&sizes);
+        let mut lines: Vec<Vec<u8>> = segments.concat();
+        let (one, two) = (at.index(lines.len()), other.index(lines.len()));
+        match what {
+            0 => drop(lines.remove(one)),
+            1 => {
+                prop_assume!(lines[one] != lines[two]);
+                lines.swap(one, two);
+            }
+            2 => {
+                let byte = other.index(lines[one].len());
+                lines[one][byte] ^= 1 << bit;
+            }
+            _ => {
+                let keep = other.index(lines[one].len());
+                lines[one].truncate(keep);
+            }
+        }
+        let changed = lines.concat();
+        prop_assume!(changed != segments.concat().concat());
+        // A segment's beginning may be gone where the one before has the same key: then every record is still there.
+        if let Ok(summary) = verify(&[("log".to_owned(), changed)], &[writer.pin], &[head]) {
+            let records = summary.kinds.get(&Kind::Joined).copied().unwrap_or_default();
+            prop_assert!(summary.head == head && summary.first == 1 && records == head.number && what == 0);
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_read_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+        let _any = verify(&[("x".to_owned(), bytes.clone())], &[], &[]);
+        let _any = resume(&bytes);
+    }
+}

@@ -1,0 +1,261 @@
+//! Who hears of it: the log of verdicts, events on the Machine, and the figures.
+
+use crate::error::{Error, chain};
+use crate::figures::Figures;
+use crate::verdicts::VerdictLog;
+use config_attest::Refusal;
+use config_attest::verdicts::{Entry, Kind};
+use config_attest::verifier::Verified;
+use config_kube::identity::DECIDED_BY;
+use config_kube::{CertificatePolicy, ImageRelease, Machine, MachineState};
+use master_api::{Client, Happening, Recorder, Severity};
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Renewals of a machine are told once in this time, with their number.
+const CONDENSED: Duration = Duration::from_secs(6 * 3600);
+/// Machines whose renewals are counted at once.
+const COUNTED: usize = 16_384;
+
+/// The journal.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    log: Arc<VerdictLog>,
+    recorder: Recorder,
+    pub(crate) figures: Figures,
+    renewals: Mutex<HashMap<String, (Instant, u64)>>,
+}
+
+/// What an admin did, in a word and a sentence.
+type Deed = (&'static str, String);
+
+impl Journal {
+    pub(crate) fn new(log: Arc<VerdictLog>, client: Client) -> Self {
+        let recorder = Recorder::new(client, "pratique-attestation");
+        Self { log, recorder, figures: Figures::default(), renewals: Mutex::default() }
+    }
+
+    /// The log, as it is on disk.
+    pub(crate) fn log(&self) -> &VerdictLog {
+        &self.log
+    }
+
+    async fn append(&self, entry: Entry) -> Result<(), Error> {
+        self.log.append(entry).await?;
+        self.figures.verdicts.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Appends what is true whether or not the log takes it.
+    async fn note(&self, entry: Entry) {
+        let (kind, name) = (entry.kind, entry.name.clone());
+        if let Err(error) = self.append(entry).await {
+            tracing::error!(?kind, name, error = %chain(&error), "a verdict is missing in the log");
+        }
+    }
+
+    async fn tell(&self, about: &Machine, severity: Severity, reason: &str, message: String) {
+        self.recorder.record(about, &Happening { severity, reason, action: "Attesting", message }).await;
+    }
+
+    /// The master begins to work.
+    pub(crate) async fn started(&self) {
+        let mut entry = Entry::of(Kind::Started, "");
+        env!("CARGO_PKG_VERSION").clone_into(&mut entry.message);
+        self.note(entry).await;
+    }
+
+    /// An admission: no certificate leaves the master before its record is on disk.
+    pub(crate) async fn admitted(&self, before: &Machine, verified: &Verified, after: &Machine) -> Result<(), Error> {
+        let (was, is) = (before.status.clone().unwrap_or_default(), after.status.clone().unwrap_or_default());
+        let renewed = was.state == MachineState::Trusted && was.node_key.is_some() && was.node_key == is.node_key;
+        let mut entry = about(if renewed { Kind::Renewed } else { Kind::Joined }, after);
+        verified.rule().clone_into(&mut entry.by);
+        entry.ek = is.bound_ek.clone().unwrap_or_default();
+        entry.image = is.image.as_ref().map(|image| image.id.clone()).unwrap_or_default();
+        entry.serial = is.certificate.as_ref().map(|certificate| certificate.serial.clone()).unwrap_or_default();
+        if renewed {
+            self.figures.renewed.fetch_add(1, Ordering::Relaxed);
+            let Some(count) = self.count_renewal(&entry.uid) else { return Ok(()) };
+            entry.count = Some(count);
+            return self.append(entry).await;
+        }
+        self.figures.joined.fetch_add(1, Ordering::Relaxed);
+        let image = entry.image.clone();
+        self.append(entry).await?;
+        self.tell(after, Severity::Normal, "Joined", format!("the machine proved itself with image {image}")).await;
+        self.changed(&was, after, "").await;
+        let firmware = (&was.pinned_pcrs, &is.pinned_pcrs);
+        if firmware.0 != firmware.1 && was.bound_ek == is.bound_ek {
+            let by = by(after);
+            let message = format!("the firmware is another than before, and was learned anew: decided by {by}");
+            self.tell(after, Severity::Warning, "FirmwareChanged", message).await;
+        } else if firmware.0 != firmware.1 {
+            let message = "the firmware was learned; another one will be refused".to_owned();
+            self.tell(after, Severity::Normal, "FirmwareLearned", message).await;
+        }
+        Ok(())
+    }
+
+    /// How many renewals are to be told; none where it is not the time.
+    fn count_renewal(&self, uid: &str) -> Option<u64> {
+        let now = Instant::now();
+        let mut renewals = self.renewals.lock().unwrap_or_else(PoisonError::into_inner);
+        if renewals.len() >= COUNTED && !renewals.contains_key(uid) {
+            renewals.clear();
+        }
+        let (since, count) = renewals.entry(uid.to_owned()).or_insert((now, 0));
+        *count += 1;
+        if *count > 1 && now.duration_since(*since) < CONDENSED {
+            return None;
+        }
+        let told = *count;
+        // From here on the count of 1 stands for what was told.
+        (*since, *count) = (now, 1);
+        Some(if told == 1 { 1 } else { told - 1 })
+    }
+
+    /// A refusal; with the Machine before and after where it changed something.
+    pub(crate) async fn refused(&self, refusal: &Refusal, changed: Option<(&Machine, &Machine)>) {
+        self.figures.refuse(refusal.code());
+        let Refusal::Proven { machine, verdict, .. } = refusal else { return };
+        let mut entry = Entry::of(Kind::Refused, &machine.id().name);
+        entry.uid.clone_from(&machine.id().uid);
+        refusal.code().as_str().clone_into(&mut entry.code);
+        entry.message = refusal.message();
+        entry.ek = verdict.ek_hash.map(|hash| hash.to_text()).unwrap_or_default();
+        self.note(entry).await;
+        if let Some((before, after)) = changed {
+            self.changed(&before.status.clone().unwrap_or_default(), after, refusal.code().as_str()).await;
+        }
+    }
+
+    /// A state is another than before.
+    async fn changed(&self, was: &config_kube::MachineStatus, after: &Machine, code: &str) {
+        let Some(is) = &after.status else { return };
+        if was.state == is.state {
+            return;
+        }
+        let mut entry = about(Kind::State, after);
+        code.clone_into(&mut entry.code);
+        entry.message = format!("{:?} to {:?}", was.state, is.state);
+        self.note(entry).await;
+        match is.state {
+            MachineState::Pending => {}
+            MachineState::Trusted => {
+                if matches!(was.state, MachineState::Suspect | MachineState::Untrusted) {
+                    let message = format!("the machine is trusted again; decided by {}", by(after));
+                    self.tell(after, Severity::Normal, "Readmitted", message).await;
+                }
+            }
+            MachineState::Suspect | MachineState::Untrusted => {
+                let reason = format!("{:?}", is.state);
+                let message = format!("{code}: {}; next: {}", is.message, is.next_step);
+                self.tell(after, Severity::Warning, &reason, message).await;
+            }
+        }
+    }
+
+    /// What an admin decided on a Machine, if anything.
+    pub(crate) async fn decided(&self, old: Option<&Machine>, new: Option<&Machine>) {
+        let Some(subject) = new.or(old) else { return };
+        for (reason, message) in deeds(old, new) {
+            let mut entry = about(Kind::Decision, subject);
+            entry.by = by(subject);
+            entry.message = format!("{reason}: {message}");
+            self.note(entry).await;
+            if new.is_some() {
+                self.tell(subject, Severity::Normal, reason, format!("{message}; decided by {}", by(subject))).await;
+            }
+        }
+    }
+
+    /// The policy changed.
+    pub(crate) async fn policy(&self, policy: &CertificatePolicy) {
+        let mut entry = Entry::of(Kind::Policy, policy.metadata.name.as_deref().unwrap_or_default());
+        let rules: Vec<&str> = policy.spec.rules.iter().map(|rule| rule.name.as_str()).collect();
+        let spec = serde_json::to_vec(&policy.spec).unwrap_or_default();
+        let digest = config_attest::Digest::of(&spec).to_text();
+        let generation = policy.metadata.generation.unwrap_or_default();
+        entry.message = format!("generation {generation}, rules {}, {digest}", rules.join(", "));
+        self.note(entry).await;
+    }
+
+    /// An image was allowed, changed, or is not any more.
+    pub(crate) async fn release(&self, release: &ImageRelease, gone: bool) {
+        let mut entry = Entry::of(Kind::Release, release.metadata.name.as_deref().unwrap_or_default());
+        let digest = config_attest::Digest::of(release.spec.manifest.as_bytes()).to_text();
+        entry.message = format!("{}, manifest {digest}", if gone { "removed" } else { "applied" });
+        self.note(entry).await;
+    }
+}
+
+fn about(kind: Kind, machine: &Machine) -> Entry {
+    let mut entry = Entry::of(kind, machine.metadata.name.as_deref().unwrap_or_default());
+    entry.uid = machine.metadata.uid.clone().unwrap_or_default();
+    entry
+}
+
+/// Who decided last on a Machine.
+fn by(machine: &Machine) -> String {
+    let said = machine.metadata.annotations.as_ref().and_then(|annotations| annotations.get(DECIDED_BY));
+    said.cloned().unwrap_or_else(|| "nobody yet".to_owned())
+}
+
+/// The difference between two versions of a Machine, as far as an admin makes it.
+fn deeds(old: Option<&Machine>, new: Option<&Machine>) -> Vec<Deed> {
+    let (old, new) = match (old, new) {
+        (_, None) => return vec![("Removed", "the machine is not in the inventory any more".to_owned())],
+        (None, Some(_)) => return vec![("Added", "the machine is in the inventory".to_owned())],
+        (Some(old), Some(new)) => (&old.spec, &new.spec),
+    };
+    let mut deeds = Vec::new();
+    match (old.retired, new.retired) {
+        (false, true) => deeds.push(("Retired", "the machine is retired".to_owned())),
+        (true, false) => deeds.push(("Unretired", "the machine may join again".to_owned())),
+        (true, true) | (false, false) => {}
+    }
+    if old.readmit_until != new.readmit_until {
+        deeds.push(match &new.readmit_until {
+            Some(until) => (
+                "Waived",
+                format!("until {until} the machine may prove itself anew, and its firmware is learned again"),
+            ),
+            None => ("WaiverWithdrawn", "the machine may not prove itself anew any more".to_owned()),
+        });
+    }
+    if old.ek != new.ek {
+        let hashes = if new.ek.hashes.is_empty() { "none".to_owned() } else { new.ek.hashes.join(", ") };
+        deeds.push(("EndorsementKeys", format!("its endorsement keys are now: {hashes}")));
+    }
+    if old.config_digests != new.config_digests {
+        deeds.push(("Configuration", format!("it may boot with: {}", new.config_digests.join(", "))));
+    }
+    deeds
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use config_kube::MachineSpec;
+
+    #[test]
+    fn every_decision_is_told_and_nothing_else() {
+        let old = Machine::named("m", MachineSpec::default());
+        let words = |new: &Machine| deeds(Some(&old), Some(new)).into_iter().map(|(word, _)| word).collect::<Vec<_>>();
+        assert!(words(&old).is_empty());
+        let mut new = old.clone();
+        new.status = Some(config_kube::MachineStatus::default());
+        new.spec.addresses.push("10.0.0.1".to_owned());
+        assert!(words(&new).is_empty());
+        new.spec.retired = true;
+        new.spec.readmit_until = Some("2030-01-01T00:00:00Z".to_owned());
+        new.spec.ek.hashes.push("sha256:00".to_owned());
+        new.spec.config_digests.push("sha256:00".to_owned());
+        assert_eq!(words(&new), ["Retired", "Waived", "EndorsementKeys", "Configuration"]);
+        assert_eq!(deeds(None, Some(&old))[0].0, "Added");
+        assert_eq!(deeds(Some(&old), None)[0].0, "Removed");
+    }
+}

@@ -1,0 +1,94 @@
+//! What an admin does about a refusal: the exact command where there is one.
+
+use config_attest::Code;
+use jiff::{SignedDuration, Timestamp, Unit};
+
+/// How long a waiver lasts that is offered.
+const OFFERED: SignedDuration = SignedDuration::from_hours(1);
+
+/// What to look at first, by what is wrong.
+const STEPS: &[(&[Code], &str)] = &[
+    (
+        &[Code::FirmwareChanged],
+        "if this firmware update is yours, allow it with the command below; the new firmware is learned then",
+    ),
+    (
+        &[
+            Code::ImageUnknown,
+            Code::ImageLoader,
+            Code::ImageCommandLine,
+            Code::ImageSections,
+            Code::ImageUnsigned,
+            Code::ImageRole,
+        ],
+        "boot a released image, or allow the one that was booted: kubectl apply -f IMAGE.release.json",
+    ),
+    (
+        &[Code::ImageSvn],
+        "boot an image at or above the policy's minSvn (kubectl get certificatepolicy cluster -o yaml)",
+    ),
+    (
+        &[Code::ImageConcurrency],
+        "boot the newest image, or raise maxConcurrent: kubectl edit certificatepolicy cluster; the machine tries again by itself",
+    ),
+    (
+        &[Code::ConfigNotMeasured, Code::ConfigEvent, Code::ConfigChanged],
+        "give the machine the user-data that the inventory knows, or allow what it has: put the digest that was found (see the checks) into spec.configDigests: kubectl edit machine NAME",
+    ),
+    (
+        &[Code::SecureBootOff, Code::SecureBootDatabase, Code::OutsideArguments, Code::EventUnknown],
+        "look at the machine's firmware settings and at who can change them, and put them right",
+    ),
+    (
+        &[Code::CountersWentBack],
+        "a virtual machine that was restored from a snapshot? If it is another board: put its EK into spec.ek.hashes (kubectl edit machine NAME)",
+    ),
+    (&[Code::RenewalAfterReset], "nothing: after a reboot the machine joins anew by itself; look at it if it does not"),
+    (
+        &[
+            Code::CsrCommonName,
+            Code::CsrOrganization,
+            Code::CsrSubject,
+            Code::CsrSan,
+            Code::CsrSanWildcard,
+            Code::CsrSanApiServer,
+            Code::CsrCa,
+            Code::CsrUsage,
+            Code::CsrExtension,
+            Code::CsrKey,
+        ],
+        "an agent of ours never asks for this: find out what runs there; where only an address is missing, add it to spec.addresses (kubectl edit machine NAME)",
+    ),
+];
+
+/// The step after a refusal that left the machine Suspect or Untrusted.
+pub(crate) fn next_step(code: Code, machine: &str, untrusted: bool, now: Timestamp) -> String {
+    let known = STEPS.iter().find(|(codes, _)| codes.contains(&code)).map(|(_, step)| *step);
+    let first =
+        known.unwrap_or("the evidence is not what a sound machine of ours gives: look at the machine and its checks");
+    if !untrusted {
+        return first.replace("NAME", machine);
+    }
+    let until = now.checked_add(OFFERED).and_then(|until| until.round(Unit::Second)).unwrap_or(now);
+    format!(
+        "{}; then let it prove itself anew: kubectl patch machine {machine} --type=merge -p '{{\"spec\":{{\"readmitUntil\":\"{until}\"}}}}'",
+        first.replace("NAME", machine)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_reads_it_can_type_it() {
+        let now: Timestamp = "2026-01-01T10:00:00.5Z".parse().unwrap();
+        let step = next_step(Code::FirmwareChanged, "worker-1", true, now);
+        assert!(
+            step.contains(r#"patch machine worker-1 --type=merge -p '{"spec":{"readmitUntil":"2026-01-01T11:00:0"#),
+            "{step}"
+        );
+        let step = next_step(Code::ImageConcurrency, "worker-1", false, now);
+        assert!(!step.contains("readmitUntil") && !step.contains("NAME"), "{step}");
+    }
+}

@@ -1,0 +1,336 @@
+//! The log of verdicts on disk: append-only segments beside the store, each record signed and flushed before it counts.
+//!
+//! Guarantee: what [`VerdictLog::append`] returned for is on disk. Records of callers at the same time share one flush.
+//! After a crash a torn last record is cut off and written about; anything else that is wrong keeps the log shut, with
+//! the file's name. Segments are bounded, and so is their number: the oldest goes, and the chain goes on.
+
+use crate::error::Error;
+use bytes::Bytes;
+use config_attest::Digest;
+use config_attest::verdicts::{Entry, FORMAT, Head, MAX_LINE, Record, Segment, line, resume};
+use http_body::Frame;
+use http_body_util::{BodyExt as _, StreamBody};
+use master_api::Body;
+use master_ca::LogSigner;
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+use tokio::sync::oneshot;
+
+/// Bytes after which a segment is closed: little enough to be read at every start.
+const SEGMENT: usize = 1 << 20;
+/// Segments that are kept: 64 MiB, some 150,000 verdicts.
+const KEPT: usize = 64;
+/// Records that wait for the disk; beyond it the caller is told that it is busy.
+const QUEUE: usize = 4096;
+/// Longest message of a record, in characters.
+const MAX_MESSAGE: usize = 2048;
+
+/// Whether a record is on disk.
+type Told = oneshot::Sender<Result<(), Error>>;
+
+/// The log. One for a process.
+#[derive(Debug)]
+pub struct VerdictLog {
+    waiting: Mutex<Vec<(Entry, Told)>>,
+    writer: Arc<tokio::sync::Mutex<Writer>>,
+    folder: PathBuf,
+    /// Number of the segment in use, and its bytes that are on disk.
+    flushed: Arc<Mutex<(u64, u64)>>,
+}
+
+#[derive(Debug)]
+struct Writer {
+    folder: PathBuf,
+    signer: LogSigner,
+    file: Option<File>,
+    segment: u64,
+    size: usize,
+    head: Head,
+    flushed: Arc<Mutex<(u64, u64)>>,
+}
+
+impl VerdictLog {
+    /// Opens the log in `folder`, or begins one. Blocks.
+    pub fn open(folder: &Path, signer: LogSigner) -> Result<Self, Error> {
+        std::fs::create_dir_all(folder).map_err(|source| file("make", folder, source))?;
+        let flushed = Arc::new(Mutex::new((0, 0)));
+        let mut writer = Writer {
+            folder: folder.to_owned(),
+            signer,
+            file: None,
+            segment: 0,
+            size: 0,
+            head: Head::default(),
+            flushed: flushed.clone(),
+        };
+        writer.resume()?;
+        Ok(Self {
+            waiting: Mutex::default(),
+            writer: Arc::new(tokio::sync::Mutex::new(writer)),
+            folder: folder.to_owned(),
+            flushed,
+        })
+    }
+
+    /// Appends a record; it is on disk when this returns. Whoever comes first writes for all that wait.
+    pub(crate) async fn append(&self, mut entry: Entry) -> Result<(), Error> {
+        entry.message = entry.message.chars().take(MAX_MESSAGE).collect();
+        let (tell, told) = oneshot::channel();
+        {
+            let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            if waiting.len() >= QUEUE {
+                return Err(Error::VerdictsBusy);
+            }
+            waiting.push((entry, tell));
+        }
+        let mut writer = self.writer.clone().lock_owned().await;
+        let batch = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        if batch.is_empty() {
+            drop(writer);
+        } else {
+            // A caller that goes away takes nothing with it: the closure owns all that it needs.
+            let write = move || writer.write(batch);
+            tokio::task::spawn_blocking(write).await.map_err(Error::Task)?;
+        }
+        told.await.unwrap_or(Err(Error::VerdictsBusy))
+    }
+
+    /// Everything that is on disk and whole, oldest first.
+    pub(crate) fn read(&self) -> Result<Body, Error> {
+        let (segment, size) = *self.flushed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = segments(&self.folder)?;
+        all.retain(|(number, _)| *number <= segment);
+        let pieces = all.into_iter().filter_map(move |(number, path)| {
+            let limit = if number == segment { size } else { u64::MAX };
+            let mut bytes = Vec::new();
+            // One that was dropped meanwhile is the oldest: the rest is a whole log without it.
+            let file = File::open(path).ok()?;
+            file.take(limit).read_to_end(&mut bytes).ok()?;
+            Some(Ok::<_, std::convert::Infallible>(Frame::data(Bytes::from(bytes))))
+        });
+        let body = StreamBody::new(futures_util::stream::iter(pieces));
+        Ok(body.map_err(|never: std::convert::Infallible| match never {}).boxed_unsync())
+    }
+}
+
+impl Writer {
+    /// Goes on where an earlier process ended.
+    fn resume(&mut self) -> Result<(), Error> {
+        let Some((number, path)) = segments(&self.folder)?.pop() else { return Ok(()) };
+        let bytes = std::fs::read(&path).map_err(|source| file("read", &path, source))?;
+        let certificate = self.certificate();
+        match resume(&bytes) {
+            Ok(found) => {
+                if found.whole < bytes.len() {
+                    tracing::warn!(file = %path.display(), bytes = bytes.len() - found.whole, "a torn verdict was cut off");
+                }
+                let open = std::fs::OpenOptions::new().write(true).open(&path);
+                let segment = open.map_err(|source| file("open", &path, source))?;
+                let whole = u64::try_from(found.whole).unwrap_or(u64::MAX);
+                segment
+                    .set_len(whole)
+                    .and_then(|()| segment.sync_all())
+                    .map_err(|source| file("cut", &path, source))?;
+                (self.head, self.segment, self.size) = (found.head, number, found.whole);
+                *self.flushed.lock().unwrap_or_else(PoisonError::into_inner) = (number, whole);
+                // Another key begins another segment.
+                if found.certificate == certificate {
+                    let open = std::fs::OpenOptions::new().append(true).open(&path);
+                    self.file = Some(open.map_err(|source| file("open", &path, source))?);
+                }
+                Ok(())
+            }
+            // A beginning that was never whole: nothing is lost with it.
+            Err((1, _)) if bytes.len() <= MAX_LINE && !bytes.contains(&b'\n') => {
+                std::fs::remove_file(&path).map_err(|source| file("remove", &path, source))?;
+                self.resume()
+            }
+            Err((line, why)) => Err(Error::Verdicts { path, line, why }),
+        }
+    }
+
+    fn certificate(&self) -> String {
+        use base64::Engine as _;
+        base64::engine::general_purpose::STANDARD.encode(self.signer.certificate())
+    }
+
+    /// Writes and flushes a batch, and tells each caller.
+    fn write(&mut self, batch: Vec<(Entry, Told)>) {
+        let (entries, tell): (Vec<Entry>, Vec<Told>) = batch.into_iter().unzip();
+        let outcome = self.write_all(entries);
+        if let Err(error) = &outcome {
+            tracing::error!(error = %crate::error::chain(error), "verdicts could not be written");
+            // What is on disk is not known: the next batch begins by looking.
+            self.file = None;
+            if let Err(error) = self.resume() {
+                tracing::error!(error = %crate::error::chain(&error), "the log of verdicts cannot be opened");
+            }
+        }
+        for tell in tell {
+            // Whoever went away needs no answer.
+            drop(tell.send(if outcome.is_ok() { Ok(()) } else { Err(Error::VerdictsBusy) }));
+        }
+    }
+
+    fn write_all(&mut self, entries: Vec<Entry>) -> Result<(), Error> {
+        if self.file.is_none() || self.size >= SEGMENT {
+            self.begin()?;
+        }
+        let path = self.path(self.segment);
+        let Some(segment) = self.file.as_mut() else { return Err(Error::VerdictsBusy) };
+        let mut head = self.head;
+        let mut bytes = Vec::new();
+        for verdict in entries {
+            let record = Record { number: head.number + 1, previous: head.hash, time: now(), verdict };
+            let json = serde_json::to_vec(&record).map_err(|source| Error::Record { path: path.clone(), source })?;
+            bytes.extend(line(&json, &self.signer.sign(&json).map_err(Error::Issue)?));
+            head = Head { number: record.number, hash: Digest::of(&json) };
+        }
+        segment.write_all(&bytes).and_then(|()| segment.sync_data()).map_err(|source| file("write", &path, source))?;
+        self.head = head;
+        self.size += bytes.len();
+        self.show();
+        Ok(())
+    }
+
+    /// Begins a segment: whole on disk before the first record goes into it.
+    fn begin(&mut self) -> Result<(), Error> {
+        use base64::Engine as _;
+        let number = self.segment + 1;
+        let path = self.path(number);
+        let segment = Segment {
+            format: FORMAT.to_owned(),
+            cluster: self.signer.cluster().to_owned(),
+            time: now(),
+            next: self.head.number + 1,
+            previous: self.head.hash,
+            certificate: self.certificate(),
+            root: base64::engine::general_purpose::STANDARD.encode(self.signer.root()),
+        };
+        let json = serde_json::to_vec(&segment).map_err(|source| Error::Record { path: path.clone(), source })?;
+        let bytes = line(&json, &self.signer.sign(&json).map_err(Error::Issue)?);
+        let fail = |source| file("write", &path, source);
+        let mut open = std::fs::OpenOptions::new();
+        let mut fresh = open.append(true).create_new(true).mode(0o600).open(&path).map_err(fail)?;
+        fresh.write_all(&bytes).and_then(|()| fresh.sync_all()).map_err(fail)?;
+        File::open(&self.folder).and_then(|folder| folder.sync_all()).map_err(fail)?;
+        (self.file, self.segment, self.size) = (Some(fresh), number, bytes.len());
+        self.show();
+        let mut all = segments(&self.folder)?;
+        let surplus = all.len().saturating_sub(KEPT);
+        for (_, old) in all.drain(..surplus) {
+            std::fs::remove_file(&old).map_err(|source| file("remove", &old, source))?;
+        }
+        Ok(())
+    }
+
+    fn show(&self) {
+        let size = u64::try_from(self.size).unwrap_or(u64::MAX);
+        *self.flushed.lock().unwrap_or_else(PoisonError::into_inner) = (self.segment, size);
+    }
+
+    fn path(&self, number: u64) -> PathBuf {
+        self.folder.join(format!("{number:012}.log"))
+    }
+}
+
+/// The segments of a folder by their numbers.
+fn segments(folder: &Path) -> Result<Vec<(u64, PathBuf)>, Error> {
+    let fail = |source| file("list", folder, source);
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(fail)? {
+        let path = entry.map_err(fail)?.path();
+        let number = path.file_name().and_then(|name| name.to_str()?.strip_suffix(".log")?.parse().ok());
+        found.extend(number.map(|number| (number, path)));
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn file(what: &'static str, path: &Path, source: std::io::Error) -> Error {
+    Error::File { what, path: path.to_owned(), source }
+}
+
+fn now() -> String {
+    crate::record::timestamp(SystemTime::now()).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use config_attest::verdicts::{Kind, verify};
+    use master_ca::{Authority, FileKeeper};
+
+    fn authority(folder: &Path) -> Authority {
+        Authority::open(folder, "lab", Arc::new(FileKeeper), SystemTime::now()).unwrap()
+    }
+
+    fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
+        let all = segments(folder).unwrap();
+        all.into_iter().map(|(number, path)| (number.to_string(), std::fs::read(path).unwrap())).collect()
+    }
+
+    async fn append(log: &VerdictLog, many: usize) {
+        let all = (0..many).map(|_| log.append(Entry::of(Kind::Joined, "worker-1")));
+        for outcome in futures_util::future::join_all(all).await {
+            outcome.unwrap();
+        }
+    }
+
+    /// Records of many at once, over restarts and cuts at every length of the last record: the log is whole, and lost is
+    /// only what was torn.
+    #[tokio::test]
+    async fn the_log_survives_cuts_and_is_whole_to_whoever_has_the_pin() {
+        let (keys, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let authority = authority(keys.path());
+        let pin: Digest = authority.pin().parse().unwrap();
+        let open = || VerdictLog::open(folder.path(), authority.log_signer(SystemTime::now()).unwrap()).unwrap();
+        append(&open(), 50).await;
+        append(&open(), 1).await;
+        let whole = files(folder.path());
+        assert_eq!(verify(&whole, &[pin], &[]).unwrap().head.number, 51);
+        let (_, path) = segments(folder.path()).unwrap().pop().unwrap();
+        for cut in [1, 40, 200] {
+            std::fs::write(&path, &whole[0].1[..whole[0].1.len() - cut]).unwrap();
+            append(&open(), 1).await;
+            assert_eq!(verify(&files(folder.path()), &[pin], &[]).unwrap().head.number, 51);
+        }
+        let body = open().read().unwrap().collect().await.unwrap().to_bytes();
+        assert_eq!(verify(&[("download".to_owned(), body.to_vec())], &[pin], &[]).unwrap().head.number, 51);
+    }
+
+    /// A log that was changed where no crash changes it is not written on.
+    #[tokio::test]
+    async fn a_log_that_is_broken_in_the_middle_is_named() {
+        let (keys, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let authority = authority(keys.path());
+        let signer = || authority.log_signer(SystemTime::now()).unwrap();
+        append(&VerdictLog::open(folder.path(), signer()).unwrap(), 3).await;
+        let (_, path) = segments(folder.path()).unwrap().pop().unwrap();
+        let mut bytes = std::fs::read(&path).unwrap();
+        let second = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'\n').nth(1).unwrap().0;
+        bytes[second - 3] ^= 1;
+        std::fs::write(&path, bytes).unwrap();
+        let error = VerdictLog::open(folder.path(), signer()).unwrap_err();
+        assert!(matches!(error, Error::Verdicts { .. }), "{error}");
+    }
+
+    #[tokio::test]
+    async fn segments_are_closed_and_the_oldest_go_with_the_chain_unbroken() {
+        let (keys, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let authority = authority(keys.path());
+        let log = VerdictLog::open(folder.path(), authority.log_signer(SystemTime::now()).unwrap()).unwrap();
+        for _ in 0..KEPT + 3 {
+            append(&log, 2).await;
+            log.writer.lock().await.size = SEGMENT;
+        }
+        let all = files(folder.path());
+        assert_eq!(all.len(), KEPT);
+        let summary = verify(&all, &[authority.pin().parse().unwrap()], &[]).unwrap();
+        assert_eq!((summary.first, summary.head.number), (7, 2 * (KEPT as u64 + 3)));
+    }
+}

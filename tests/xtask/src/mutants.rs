@@ -1,0 +1,117 @@
+//! `cargo xtask mutants`: for each check of the verifier a verifier that is blind there, which the attacks must tell from
+//! the real one.
+//!
+//! A copy of `config` is built once, in which a check whose name stands in an environment variable always passes; nothing
+//! of this is in the real source. A mutant is killed when the attacks fail with it. Checks that end an exchange because
+//! there is nothing to go on with (a structure that does not parse) have no such mutant.
+
+use crate::build;
+use crate::host;
+use crate::steps::{Failure, Outcome};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Where a check is recorded, in the real source.
+const PLACE: &str = "        if !ok && self.first.is_none() {";
+/// The same in the copy.
+const BLIND: &str = "        let ok = blind(name, ok);\n        if !ok && self.first.is_none() {";
+/// What the copy's verdicts have beside it. The names of checks that failed are collected in a file.
+const FUNCTION: &str = r#"
+fn blind(name: &str, ok: bool) -> bool {
+    use std::io::Write as _;
+    static BLIND: std::sync::LazyLock<Option<String>> = std::sync::LazyLock::new(|| std::env::var("PRATIQUE_BLIND").ok());
+    static NAMES: std::sync::LazyLock<Option<String>> = std::sync::LazyLock::new(|| std::env::var("PRATIQUE_NAMES").ok());
+    if let Some(path) = NAMES.as_ref().filter(|_| !ok) {
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+        drop(file.and_then(|mut file| file.write_all(format!("{name}\n").as_bytes())));
+    }
+    ok || BLIND.as_deref() == Some(name)
+}
+"#;
+
+/// Builds the copy, runs the attacks against each mutant, and tells the score.
+pub(crate) fn mutants() -> Outcome {
+    let copy = host::workshop().join("mutants");
+    prepare(&copy)?;
+    build::watched(attacks(&copy, &["--no-run"]), "the compiler's message is above")?;
+    let names = names(&copy)?;
+    let (mut killed, mut survivors) = (0_usize, Vec::new());
+    for name in &names {
+        let caught = !passes(&copy, "PRATIQUE_BLIND", name)?;
+        println!("  {} {name}", if caught { "killed   " } else { "SURVIVED " });
+        killed += usize::from(caught);
+        if !caught {
+            survivors.push(name.clone());
+        }
+    }
+    println!("\nmutants: {killed} of {} killed", names.len());
+    if survivors.is_empty() {
+        return Ok(());
+    }
+    let cure = format!("write an attack that only this check refuses: {}", survivors.join("; "));
+    Err(Failure::new(format!("{} mutants survived", survivors.len()), cure))
+}
+
+fn failed<'a>(what: &'a str, path: &'a Path) -> impl FnOnce(std::io::Error) -> Failure + 'a {
+    move |error| Failure::new(format!("cannot {what} {}: {error}", path.display()), "")
+}
+
+fn prepare(copy: &Path) -> Outcome {
+    if copy.exists() {
+        std::fs::remove_dir_all(copy).map_err(failed("clear", copy))?;
+    }
+    let root = host::repository();
+    for room in ["kube", "attest"] {
+        let from = root.join("config").join(room);
+        let to = copy.join("config");
+        std::fs::create_dir_all(&to).map_err(failed("make", &to))?;
+        let mut command = Command::new("cp");
+        command.arg("-r").arg(&from).arg(&to);
+        build::watched(command, "is the disk full?")?;
+    }
+    let manifest = root.join("Cargo.toml");
+    let text = std::fs::read_to_string(&manifest).map_err(failed("read", &manifest))?;
+    let (begin, rest) = text.split_once("members = [").ok_or_else(|| Failure::new("Cargo.toml has no members", ""))?;
+    let (_, rest) = rest.split_once("]\n").ok_or_else(|| Failure::new("Cargo.toml's members have no end", ""))?;
+    let rest: Vec<&str> = rest.lines().filter(|line| !line.starts_with("default-members")).collect();
+    let text = format!("{begin}members = [\"config/kube\", \"config/attest\"]\n{}\n", rest.join("\n"));
+    let to = copy.join("Cargo.toml");
+    std::fs::write(&to, text).map_err(failed("write", &to))?;
+    let lock = root.join("Cargo.lock");
+    std::fs::copy(&lock, copy.join("Cargo.lock")).map_err(failed("copy", &lock))?;
+    let place = copy.join("config/attest/src/verdict.rs");
+    let source = std::fs::read_to_string(&place).map_err(failed("read", &place))?;
+    if source.matches(PLACE).count() != 1 {
+        return Err(Failure::new(
+            "the place where checks are recorded is not found",
+            "bring PLACE in mutants.rs up to date",
+        ));
+    }
+    std::fs::write(&place, source.replace(PLACE, BLIND) + FUNCTION).map_err(failed("write", &place))
+}
+
+fn attacks(copy: &Path, words: &[&str]) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(["test", "--quiet", "--offline", "--package", "config-attest", "--test", "attacks"]).args(words);
+    command.env("CARGO_TARGET_DIR", build::target()).current_dir(copy);
+    command
+}
+
+/// Whether the attacks pass with a variable set.
+fn passes(copy: &Path, variable: &str, value: &str) -> Outcome<bool> {
+    let mut command = attacks(copy, &[]);
+    command.env(variable, value).stdout(Stdio::null()).stderr(Stdio::null());
+    let status = command.status().map_err(|error| Failure::new(format!("cannot run the attacks: {error}"), ""))?;
+    Ok(status.success())
+}
+
+/// Every check that some attack fails; and that the attacks pass with a verifier that sees.
+fn names(copy: &Path) -> Outcome<BTreeSet<String>> {
+    let list: PathBuf = copy.join("names");
+    if !passes(copy, "PRATIQUE_NAMES", &list.display().to_string())? {
+        return Err(Failure::new("the attacks do not pass with the real verifier", "mend them first"));
+    }
+    let text = std::fs::read_to_string(&list).map_err(failed("read", &list))?;
+    Ok(text.lines().map(str::to_owned).collect())
+}
