@@ -155,6 +155,11 @@ impl Inventory {
         self.rules_changed.send_modify(|version| *version += 1);
     }
 
+    /// One machine.
+    pub(crate) fn machine(&self, name: &str) -> Option<Machine> {
+        self.read().machines.get(name).cloned()
+    }
+
     /// All machines, indexed for the verifier.
     pub(crate) fn machines(&self) -> Arc<config_attest::Inventory> {
         if let Some(snapshot) = &self.read().snapshot {

@@ -166,7 +166,7 @@ impl Journal {
             entry.by = by(subject);
             entry.message = format!("{reason}: {message}");
             self.note(entry).await;
-            if new.is_some() {
+            if new.is_some() && old.is_some() {
                 self.tell(subject, Severity::Normal, reason, format!("{message}; decided by {}", by(subject))).await;
             }
         }
@@ -202,6 +202,11 @@ fn about(kind: Kind, machine: &Machine) -> Entry {
 fn by(machine: &Machine) -> String {
     let said = machine.metadata.annotations.as_ref().and_then(|annotations| annotations.get(DECIDED_BY));
     said.cloned().unwrap_or_else(|| "nobody yet".to_owned())
+}
+
+/// Whether an admin decided anything between two versions of a Machine.
+pub(crate) fn differs(old: Option<&Machine>, new: Option<&Machine>) -> bool {
+    !deeds(old, new).is_empty()
 }
 
 /// The difference between two versions of a Machine, as far as an admin makes it.

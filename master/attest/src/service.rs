@@ -22,6 +22,13 @@ use master_api::{
 use master_ca::Authority;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
+use tokio::sync::mpsc;
+
+/// Decisions that wait to be told.
+const DECISIONS: usize = 8192;
+
+/// A Machine before and after an admin's write.
+type Decided = (Option<Machine>, Option<Machine>);
 
 /// What the cluster's configuration says, as the service needs it.
 #[derive(Debug)]
@@ -106,8 +113,10 @@ impl AttestationService {
         };
         self.bootstrap.seed_until_done().await;
         self.journal.started().await;
+        let (tell, told) = mpsc::channel(DECISIONS);
         tokio::join!(
-            self.follow_machines(),
+            self.follow_machines(tell),
+            self.tell_decisions(told),
             self.follow_releases(),
             self.follow_policies(),
             standing::keep_taints(&self.client, &self.inventory),
@@ -118,29 +127,38 @@ impl AttestationService {
         );
     }
 
-    async fn follow_machines(&self) {
+    /// What an admin decided is in force before it is told, and never waits for it.
+    async fn follow_machines(&self, tell: mpsc::Sender<Decided>) {
         let mut follower = Follower::<Machine>::new(self.client.clone(), None, ListParams::default());
         let mut began = false;
         loop {
             let change = follower.next().await;
-            let before = self.inventory.machines();
-            let decided: Vec<(Option<Machine>, Option<Machine>)> = match &change {
+            let known = |machine: &Machine| {
+                let name = machine.metadata.name.as_deref().unwrap_or_default();
+                self.inventory.machine(name).filter(|old| old.metadata.uid == machine.metadata.uid)
+            };
+            let decided: Vec<Decided> = match &change {
                 // What there is at the start was told by the process before.
                 Change::Listed(_) if !began => Vec::new(),
-                Change::Listed(now) => {
-                    let gone = before.iter().filter(|old| !now.iter().any(|new| same(old, new)));
-                    let gone = gone.map(|old| (Some(old.clone()), None)).collect::<Vec<_>>();
-                    gone.into_iter().chain(now.iter().map(|new| (known(&before, new), Some(new.clone())))).collect()
-                }
-                Change::Set(new) => vec![(known(&before, new), Some(new.clone()))],
+                Change::Listed(now) => now.iter().map(|new| (known(new), Some(new.clone()))).collect(),
+                Change::Set(new) => vec![(known(new), Some(new.clone()))],
                 Change::Gone(old) => vec![(Some(old.clone()), None)],
             };
             began = true;
-            // What an admin decided is in force before it is told.
             self.inventory.take_machine(change);
-            for (old, new) in &decided {
-                self.journal.decided(old.as_ref(), new.as_ref()).await;
+            for one in decided.into_iter().filter(|(old, new)| crate::journal::differs(old.as_ref(), new.as_ref())) {
+                if tell.try_send(one).is_err() {
+                    tracing::error!(
+                        "a decision is missing in the log of verdicts: they come faster than the disk takes them"
+                    );
+                }
             }
+        }
+    }
+
+    async fn tell_decisions(&self, mut told: mpsc::Receiver<Decided>) {
+        while let Some((old, new)) = told.recv().await {
+            self.journal.decided(old.as_ref(), new.as_ref()).await;
         }
     }
 
@@ -211,15 +229,6 @@ impl AttestationService {
             _ => nothing_here(),
         }
     }
-}
-
-fn same(old: &Machine, new: &Machine) -> bool {
-    config_attest::machine_id(old) == config_attest::machine_id(new)
-}
-
-/// The Machine as it was known.
-fn known(before: &config_attest::Inventory, new: &Machine) -> Option<Machine> {
-    before.find(&config_attest::machine_id(new)).cloned()
 }
 
 fn nothing_here() -> Answer {

@@ -99,7 +99,8 @@ impl Cluster {
             None,
         );
         let user = UserInfo::authenticated(&format!("system:node:{node}"), ["system:nodes"]);
-        let peer = Peer { certificates: chain.to_vec().into(), ..Peer::default() };
+        let mut peer = Peer::default();
+        peer.certificates = chain.to_vec().into();
         good.is_ok() && self.deny.denied_at(&user, &peer, moment(now)).is_none()
     }
 

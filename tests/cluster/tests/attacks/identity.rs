@@ -128,7 +128,7 @@ pub(crate) async fn replaced_board(lab: &Lab) {
     let mut other = SoftMachine::new("a spare board", EkKind::P256);
     other.node.clone_from(&machine.node);
     other.names.clone_from(&machine.names);
-    other.serving_request.names.clone_from(&machine.names);
+    other.serving_request.clone_from(&machine.serving_request);
     other.client_request.clone_from(&machine.client_request);
     other.claims = machine.claims.clone();
     other.ek_certificate = Some(ek_certificate("lab-ca", &lab.maker, &other.ek_spki(), EK_USAGE, 2090));
