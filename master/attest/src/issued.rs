@@ -49,6 +49,8 @@ async fn record(client: &Client, machine: &Machine, issued: &Issued, now: System
     let until = timestamp(issued.not_after);
     status.certificate = Some(CertificateRef { serial: issued.serial.clone(), not_after: until.to_string() });
     status.bound_ek = object.spec.ek.hashes.first().cloned();
+    // Its key is none that a proof told of.
+    status.node_key = None;
     status.message = format!("{NOTHING_PROVEN}; its certificates end at {until}");
     record::condition(status, false, "Static", NOTHING_PROVEN, now);
     client.update_status(&object).await.map(drop)

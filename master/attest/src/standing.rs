@@ -9,7 +9,8 @@ use config_kube::pratique::ImageReleaseStatus;
 use config_kube::{CertificatePolicy, Machine, MachineState};
 use master_api::{ApiError, Client, Patch};
 use serde_json::json;
-use std::time::Duration;
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 /// A round is made at least this often, so that a change made behind the back is found.
 const RESYNC: Duration = Duration::from_secs(60);
@@ -19,16 +20,30 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Keeps the taints of nodes as their Machines' states ask, and the Nodes of static machines. Drop it to stop.
 pub(crate) async fn keep_taints(client: &Client, inventory: &Inventory) {
     let mut changed = inventory.machines_changed();
+    // What was seen to: of a thousand machines that join at once each is looked at once, not a thousand times.
+    let mut seen: HashMap<String, MachineState> = HashMap::new();
+    let mut whole = Instant::now();
     loop {
         let mut pause = RESYNC;
+        if whole.elapsed() >= RESYNC {
+            seen.clear();
+            whole = Instant::now();
+        }
         for machine in inventory.machines().iter() {
             if let Err(error) = issued::ensure_node(client, machine).await {
                 tracing::warn!(error = %error, node = machine.node_name(), "cannot make a static machine's Node");
                 pause = PAUSE;
             }
+            let state = machine.status.as_ref().map_or(MachineState::Pending, |status| status.state);
+            let uid = machine.metadata.uid.clone().unwrap_or_default();
+            if seen.get(&uid) == Some(&state) {
+                continue;
+            }
             if let Err(error) = taint(client, machine).await {
                 tracing::warn!(error = %error, node = machine.node_name(), "cannot set a node's taints");
                 pause = PAUSE;
+            } else {
+                seen.insert(uid, state);
             }
         }
         // Both ends are cancel-safe; the sender lives in the inventory.
