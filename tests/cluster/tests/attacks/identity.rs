@@ -126,13 +126,15 @@ pub(crate) async fn replaced_board(lab: &Lab) {
     let old = identity(&machine, &lab.join(&machine).await.accepted());
     machine.clock.clock += 1000;
     let mut other = SoftMachine::new("a spare board", EkKind::P256);
+    // Before it has the name: the machine's keys come from what it is called.
+    other.boot(&lab.image, "nocloud", CONFIG);
     other.node.clone_from(&machine.node);
     other.names.clone_from(&machine.names);
     other.serving_request.clone_from(&machine.serving_request);
     other.client_request.clone_from(&machine.client_request);
     other.claims = machine.claims.clone();
+    other.claims.image.clone_from(&lab.image.id);
     other.ek_certificate = Some(ek_certificate("lab-ca", &lab.maker, &other.ek_spki(), EK_USAGE, 2090));
-    other.boot(&lab.image, "nocloud", CONFIG);
     // The control: before the act the old board is the machine, and the other one is nobody.
     let node = format!("{}/{}", collection::<Node>(), machine.node);
     let mut kept = lab.connect_as(&old).await.unwrap();
