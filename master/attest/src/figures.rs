@@ -40,7 +40,7 @@ impl Figures {
         let mut text = String::new();
         let out = &mut text;
         family(out, "pratique_machines", "gauge", "Machines of the inventory, by state.");
-        let states = ["Pending", "Trusted", "Suspect", "Untrusted", "Retired"];
+        let words = ["Pending", "Trusted", "Suspect", "Untrusted", "Retired"];
         let mut counts = [0_u64; 5];
         let mut oldest = 0.0_f64;
         for machine in machines.iter() {
@@ -58,7 +58,7 @@ impl Figures {
                 oldest = oldest.max(crate::record::timestamp(now).duration_since(last).as_secs_f64());
             }
         }
-        for (state, count) in states.iter().zip(counts) {
+        for (state, count) in words.iter().zip(counts) {
             let _infallible = writeln!(out, "pratique_machines{{state=\"{state}\"}} {count}");
         }
         let name = "pratique_last_attestation_age_seconds_max";

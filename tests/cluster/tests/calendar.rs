@@ -181,7 +181,7 @@ fn run(cluster: &mut Cluster, nodes: &mut [NodeSim], from: u64, to: u64, look: i
                 cluster.act(node, next, t);
             }
         }
-        if t % 60 == 0 {
+        if t.is_multiple_of(60) {
             look(cluster, nodes, t);
         }
     }
@@ -197,17 +197,17 @@ fn thirty_days_without_a_lapse_and_without_a_forgotten_revocation() {
             let days = t / DAY;
             // Steps of the master's clock, both ways, and restarts; an hour apart from the outages.
             if t % DAY == 12 * 3600 {
-                cluster.ahead += if days % 2 == 0 { 900 } else { -45 };
+                cluster.ahead += if days.is_multiple_of(2) { 900 } else { -45 };
                 cluster.restart(t);
             }
             if t % DAY == 18 * 3600 && cluster.authority.renew_if_due(moment(cluster.now(t))).unwrap() {
                 assert_eq!(days, 15, "the intermediate is renewed by its age");
             }
             let good = &nodes[0];
-            if t % 600 == 0 && !cluster.out(t) {
+            if t.is_multiple_of(600) && !cluster.out(t) {
                 assert!(cluster.hears("worker-1", &good.chain, t), "worker-1 lapsed on day {days}, second {}", t % DAY);
             }
-            if bad_is_out && t % 3600 == 0 {
+            if bad_is_out && t.is_multiple_of(3600) {
                 let old = nodes[1].given.iter().rev().take(4);
                 assert!(old.clone().count() > 0);
                 for chain in old {

@@ -216,8 +216,8 @@ pub(crate) async fn the_floor_of_images(lab: &Lab) {
     let write = async |svn: u64, said: Option<&str>| {
         let mut rules = serde_json::to_value(&policy.spec.rules).unwrap();
         rules[0]["images"]["minSvn"] = json!(svn);
-        let patch = json!({ "metadata": { "annotations": { "pratique.dev/lower-min-svn": said } }, "spec": { "rules": rules } });
-        lab.site.api(Method::PATCH, &path, serde_json::to_vec(&patch).unwrap()).await
+        let change = json!({ "metadata": { "annotations": { "pratique.dev/lower-min-svn": said } }, "spec": { "rules": rules } });
+        lab.site.api(Method::PATCH, &path, serde_json::to_vec(&change).unwrap()).await
     };
     let refused = write(6, None).await;
     assert_eq!(refused.status, StatusCode::FORBIDDEN, "{:?}", refused.json);

@@ -3,6 +3,7 @@
 //! wire what a TPM says.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used, reason = "tests may stop at the first surprise")]
+#![allow(clippy::print_stdout, reason = "figures are told")]
 #![allow(clippy::large_futures, reason = "a test's future lives once")]
 
 mod bootstrap_tokens;
