@@ -4,20 +4,30 @@ use agent_enroll::MasterClient;
 use agent_kubelet::{Answer, Api, ApiError, Call, Lines};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
+use std::sync::Arc;
+use tokio::sync::Notify;
 
 /// The master's API, reached with the node's identity.
 #[derive(Debug)]
-pub(crate) struct MasterApi(pub(crate) MasterClient);
+pub(crate) struct MasterApi {
+    pub(crate) client: MasterClient,
+    /// Told when the master could not be reached.
+    pub(crate) doubt: Arc<Notify>,
+}
 
-fn transport(error: agent_enroll::Error) -> ApiError {
-    ApiError::Transport(Box::new(error))
+impl MasterApi {
+    fn transport(&self, error: agent_enroll::Error) -> ApiError {
+        self.doubt.notify_one();
+        ApiError::Transport(Box::new(error))
+    }
 }
 
 impl Api for MasterApi {
     fn call(&self, call: Call) -> Answer<'_, Bytes> {
         Box::pin(async move {
             let Call { method, path, content_type, body } = call;
-            let answer = self.0.request(method, &path, content_type, body).await.map_err(transport)?;
+            let answer = self.client.request(method, &path, content_type, body).await;
+            let answer = answer.map_err(|error| self.transport(error))?;
             if answer.status.is_success() {
                 return Ok(answer.body);
             }
@@ -27,8 +37,11 @@ impl Api for MasterApi {
 
     fn watch(&self, path: String) -> Answer<'_, Lines> {
         Box::pin(async move {
-            match self.0.watch(&path).await.map_err(transport)? {
-                Ok(lines) => Ok(Box::pin(lines.map(|line| line.map_err(transport))) as Lines),
+            match self.client.watch(&path).await.map_err(|error| self.transport(error))? {
+                Ok(lines) => {
+                    let broken = |error| ApiError::Transport(Box::new(error));
+                    Ok(Box::pin(lines.map(move |line| line.map_err(broken))) as Lines)
+                }
                 Err(answer) => Err(ApiError::from_answer(answer.status.as_u16(), &answer.body)),
             }
         })

@@ -2,12 +2,13 @@
 
 use crate::RunArguments;
 use crate::console::say;
+use crate::discovery::{self, Location};
 use crate::error::Error;
 use crate::machine::ImageDescription;
 use crate::run::Ending;
 use crate::{network, node, settings};
+use agent_enroll::MasterClient;
 use agent_enroll::issued::{self, Issued};
-use agent_enroll::{Endpoints, MasterClient, Pin};
 use agent_tpm::{Tpm, WrappedKey};
 use bytes::Bytes;
 use config_attest::Digest;
@@ -18,6 +19,7 @@ use config_model::identity::{IssuedIdentity, IssuedKey};
 use config_model::image::METADATA_SERVICES;
 use jiff::Timestamp;
 use serde_json::json;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
 
@@ -33,9 +35,6 @@ pub(crate) async fn operate(
     on_machine: bool,
     ending: &mut Ending,
 ) -> Result<(), Error> {
-    let Some((endpoints, pins)) = settings::master(machine)? else {
-        return Err(Error::NotForAnAgent("`[identity]` is for a machine that joins a master".to_owned()));
-    };
     if matches!(identity.key, IssuedKey::Plaintext(_)) {
         not_from_a_service(arguments)?;
         say(
@@ -50,8 +49,21 @@ pub(crate) async fn operate(
             () = ending.asked() => return Ok(()),
         }
     }
+    // Cancel-safe: whoever stops looking for the master has found nothing.
+    let found = tokio::select! {
+        found = discovery::locate(arguments, machine, &mut tasks) => found?,
+        () = ending.asked() => return Ok(()),
+    };
+    let location = match (found, settings::master(machine)?) {
+        (Some(found), _) => found,
+        (None, Some((endpoints, pins))) => Location::new(endpoints, pins),
+        (None, None) => {
+            return Err(Error::NotForAnAgent("`[identity]` is for a machine that joins a master".to_owned()));
+        }
+    };
+    let doubt = Arc::clone(&location.doubt);
     let (tcti, node) = (arguments.tcti.clone(), name.clone());
-    let taken = tokio::task::spawn_blocking(move || take(&tcti, node, identity, endpoints, pins)).await;
+    let taken = tokio::task::spawn_blocking(move || take(&tcti, node, identity, location)).await;
     let (identity, end) = taken.map_err(|error| Error::Part("identity", error.into()))??;
     let until = i64::try_from(end.not_after).ok().and_then(|seconds| Timestamp::from_second(seconds).ok());
     let until = until.map(|until| until.to_string()).unwrap_or_default();
@@ -61,7 +73,7 @@ pub(crate) async fn operate(
         let never = issued::watch(end, move |left| teller.tell(left)).await;
         match never {}
     });
-    let outcome = node::serve(arguments, machine, image, identity, ending, &mut tasks).await;
+    let outcome = node::serve(arguments, machine, image, (identity, doubt), ending, &mut tasks).await;
     tasks.shutdown().await;
     outcome
 }
@@ -71,8 +83,7 @@ fn take(
     tcti: &str,
     node: String,
     identity: IssuedIdentity,
-    endpoints: Endpoints,
-    pins: Vec<Pin>,
+    location: Location,
 ) -> Result<(agent_enroll::Identity, issued::Ending), Error> {
     let IssuedIdentity { certificate, serving_certificate, roots, key } = identity;
     let key = match key {
@@ -83,7 +94,7 @@ fn take(
         IssuedKey::Plaintext(pkcs8) => issued::IssuedKey::Plaintext(pkcs8),
     };
     let all = Issued { node, certificate, serving_certificate, roots, key };
-    issued::put_in_use(all, endpoints, pins).map_err(Error::Identity)
+    issued::put_in_use(all, location.endpoints, location.pins).map_err(Error::Identity)
 }
 
 /// A bare key is never taken from a metadata service: every process of the machine, and of whoever routes for it, can

@@ -6,12 +6,13 @@
 //!
 //! `agent metadata` is another program for init: it fetches the machine's user-data before there is a configuration.
 //!
-//! Enter by [`run::run`]. It is the only owner of tasks: the attestor, the network, the keeper of the identity, the
+//! Enter by [`run::run`]. It is the only owner of tasks: the attestor, the network, discovery, the keeper of the identity, the
 //! kubelet and its server; they meet through the identity's slots and the TPM's bounded channel. What a person must see goes to standard
 //! output as lines that start with `pratique:`; everything else is the log, on standard error.
 
 mod attestor;
 mod console;
+mod discovery;
 mod error;
 mod glue;
 mod issued;

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -31,7 +31,7 @@ pub(crate) async fn serve(
     arguments: &RunArguments,
     machine: &MachineConfig,
     image: &ImageDescription,
-    identity: Identity,
+    (identity, doubt): (Identity, Arc<Notify>),
     ending: &mut Ending,
     tasks: &mut JoinSet<Result<(), Error>>,
 ) -> Result<(), Error> {
@@ -39,7 +39,7 @@ pub(crate) async fn serve(
     let listener = listen(arguments.kubelet_port).await?;
     let engine = Arc::new(Containerd::new(engine(arguments, machine)));
     let config = config(arguments, machine, image, &identity.node);
-    let kubelet = Kubelet::new(config, Arc::new(MasterApi(identity.client)), engine.clone());
+    let kubelet = Kubelet::new(config, Arc::new(MasterApi { client: identity.client, doubt }), engine.clone());
     let server = kubelet.server();
     let (end, ended) = watch::channel(false);
     let mut parts = JoinSet::new();

@@ -2,10 +2,11 @@
 
 use crate::attestor::Attestor;
 use crate::console::{self, refused, say};
+use crate::discovery::{self, Location};
 use crate::error::{Error, chain};
 use crate::machine::{self, ImageDescription};
 use crate::{RunArguments, issued, network, node, settings};
-use agent_enroll::{Endpoint, Endpoints, Enroller, Identity, Keeper, Logs, Pin, Prover, Settings};
+use agent_enroll::{Endpoint, Endpoints, Enroller, Identity, Keeper, Logs, Milestone, Pin, Prover, Settings};
 use agent_tpm::Tpm;
 use config_model::MachineConfig;
 use std::path::Path;
@@ -105,14 +106,20 @@ async fn operate(
             () = ending.asked() => return Ok(()),
         }
     }
+    // Cancel-safe: whoever stops looking for the master has found nothing.
+    let found = tokio::select! {
+        found = discovery::locate(arguments, &machine, &mut tasks) => found?,
+        () = ending.asked() => return Ok(()),
+    };
+    let doubt = found.as_ref().map(|location| Arc::clone(&location.doubt)).unwrap_or_default();
     // Cancel-safe: an enrolment that is dropped leaves no more than a half-open session at the master.
     let (identity, keeper) = tokio::select! {
-        enrolled = enroll(arguments, &machine, name, &image, prover) => enrolled?,
+        enrolled = enroll(arguments, &machine, found, name, &image, prover) => enrolled?,
         () = ending.asked() => return Ok(()),
         Some(part) = tasks.join_next() => return part.unwrap_or_else(|error| Err(Error::Part("attestor", error.into()))),
     };
     tasks.spawn(async move { Err(Error::Part("keeper of the identity", keeper.keep().await.into())) });
-    let outcome = node::serve(arguments, &machine, &image, identity, ending, &mut tasks).await;
+    let outcome = node::serve(arguments, &machine, &image, (identity, doubt), ending, &mut tasks).await;
     tasks.shutdown().await;
     outcome
 }
@@ -128,23 +135,31 @@ async fn open_tpm(arguments: &RunArguments) -> Result<Prover, Error> {
 async fn enroll(
     arguments: &RunArguments,
     machine: &MachineConfig,
+    found: Option<Location>,
     name: String,
     image: &ImageDescription,
     prover: Prover,
 ) -> Result<(Identity, Keeper), Error> {
-    let (endpoints, pins) = match settings::master(machine)? {
-        Some(location) => location,
-        None => own_master(arguments).await?,
+    let Location { endpoints, pins, doubt } = match (found, settings::master(machine)?) {
+        (Some(found), _) => found,
+        (None, Some((endpoints, pins))) => Location::new(endpoints, pins),
+        (None, None) => own_master(arguments).await?,
     };
     let addresses = machine::addresses(machine);
     let claims = machine::claims(name, image, &addresses, machine.cluster().is_some());
     let settings = Settings { endpoints, pins, claims };
-    let enroller = Enroller::new(prover, settings, Arc::new(console::milestone)).await.map_err(Error::Enroll)?;
+    let report = move |milestone: &Milestone<'_>| {
+        if matches!(milestone, Milestone::Failed { .. }) {
+            doubt.notify_one();
+        }
+        console::milestone(milestone);
+    };
+    let enroller = Enroller::new(prover, settings, Arc::new(report)).await.map_err(Error::Enroll)?;
     enroller.enroll().await.map_err(Error::Enroll)
 }
 
 /// The master of this machine, once the admin has bootstrapped it and it has left its root's pin.
-async fn own_master(arguments: &RunArguments) -> Result<(Endpoints, Vec<Pin>), Error> {
+async fn own_master(arguments: &RunArguments) -> Result<Location, Error> {
     let path = arguments.run.join("ca-pin");
     say("waiting for this machine's master to be bootstrapped (`pratique bootstrap`)");
     let pin = loop {
@@ -157,7 +172,7 @@ async fn own_master(arguments: &RunArguments) -> Result<(Endpoints, Vec<Pin>), E
     let endpoints = Endpoint::new(&address.ip().to_string(), address.port())
         .and_then(|endpoint| Endpoints::new(vec![endpoint]))
         .ok_or_else(|| Error::NotForAnAgent(format!("{address} is no address that TLS can name")))?;
-    Ok((endpoints, vec![pin]))
+    Ok(Location::new(endpoints, vec![pin]))
 }
 
 /// The pin, if the file is there and whole.

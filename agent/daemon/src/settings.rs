@@ -3,7 +3,6 @@
 use crate::console::say;
 use crate::error::Error;
 use agent_enroll::{Endpoint, Endpoints, Pin};
-use config_model::machine::Membership;
 use config_model::{Document, MachineConfig};
 use std::fs::File;
 use std::io::Read as _;
@@ -31,20 +30,18 @@ pub(crate) fn load(path: &Path) -> Result<MachineConfig, Error> {
     }
 }
 
-/// Where the master is, if this machine joins one; `None` if it founds a cluster.
+/// Where the master is, if the configuration says so.
 pub(crate) fn master(machine: &MachineConfig) -> Result<Option<(Endpoints, Vec<Pin>)>, Error> {
-    let location = match &machine.membership {
-        Membership::Founds(_) => return Ok(None),
-        Membership::Joins(location) => location,
-    };
-    let endpoints = location.endpoints.iter().map(|endpoint| {
-        let host = endpoint.host.to_string();
-        Endpoint::new(&host, endpoint.port)
-            .ok_or_else(|| Error::NotForAnAgent(format!("{endpoint} is no address that TLS can name")))
-    });
-    let endpoints = Endpoints::new(endpoints.collect::<Result<_, _>>()?)
+    let Some(location) = machine.master() else { return Ok(None) };
+    let endpoints = Endpoints::new(location.endpoints.iter().map(endpoint).collect::<Result<_, _>>()?)
         .ok_or_else(|| Error::NotForAnAgent("`master.endpoints` is empty".to_owned()))?;
     Ok(Some((endpoints, location.ca_pins.iter().map(|pin| pin.0).collect())))
+}
+
+/// An address of a document as TLS wants it.
+pub(crate) fn endpoint(address: &config_model::format::Endpoint) -> Result<Endpoint, Error> {
+    Endpoint::new(&address.host.to_string(), address.port)
+        .ok_or_else(|| Error::NotForAnAgent(format!("{address} is no address that TLS can name")))
 }
 
 /// The node's name: the configured one, else the host's where that says something.

@@ -10,18 +10,23 @@ use config_attest::question::{mac, question};
 use config_attest::tpm::{Public, make_credential};
 use config_attest::wire::{Blob, Challenge, ConfigEvent, SessionId};
 use config_attest::{Digest, Purpose, pcr, prover};
+use config_model::format::Pin;
 use master::{Booted, Master, Temper};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use p256::ecdsa::{SigningKey, VerifyingKey};
+use p256::pkcs8::EncodePublicKey as _;
 use rand_core::OsRng;
 use serde::de::DeserializeOwned;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
 use tpm::Swtpm;
 
@@ -250,4 +255,57 @@ async fn the_first_masters_agent_joins_by_the_pin_that_its_master_left() {
         agent.end()
     });
     assert_eq!(ended.await.expect("the agent"), Some(0));
+}
+
+/// A discovery endpoint that serves what it is told, and the `[discovery]` for it.
+fn discovery(serves: Arc<Mutex<Vec<u8>>>, pin: Pin) -> String {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+    let address = listener.local_addr().expect("an address");
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut lines = BufReader::new(stream.try_clone().expect("a stream")).lines().map_while(Result::ok);
+            lines.find(String::is_empty);
+            let body = serves.lock().expect("the body").clone();
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+            stream.write_all(&[head.as_bytes(), &body].concat()).ok();
+        }
+    });
+    format!(
+        "version = 1\n[machine]\nname = \"worker-1\"\n[discovery]\nuris = [\"http://{address}/v1/clusters/{}\"]\npins = [\"{pin}\"]\n",
+        "a".repeat(32)
+    )
+}
+
+fn signed(key: &SigningKey, generation: u64, port: u16, pin: [u8; 32]) -> Vec<u8> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
+    let document = config_discovery::Document {
+        cluster: "a".repeat(32).parse().expect("an id"),
+        generation,
+        issued: now,
+        expires: now + 3600,
+        endpoints: vec![format!("https://127.0.0.1:{port}").parse().expect("an endpoint")],
+        ca_pins: vec![Pin(pin)],
+    };
+    document.sign(key).expect("a document")
+}
+
+/// The document names a master that is not there and a root that is not its; the agent asks again, finds the new one, and joins.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_finds_its_master_by_discovery_and_again_where_it_moved() {
+    let master = Master::start(Temper::Good).await;
+    let swtpm = Swtpm::new();
+    let booted = master.register("worker-1", "worker", &swtpm.tcti(), &swtpm.issuer_pem());
+    let key = SigningKey::from_slice(&[1; 32]).expect("a scalar");
+    let spki = VerifyingKey::from(&key).to_public_key_der().expect("a key");
+    let gone = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr()).expect("a port").port();
+    let serves = Arc::new(Mutex::new(signed(&key, 7, gone, [9; 32])));
+    let config = discovery(Arc::clone(&serves), config_discovery::pin_of(spki.as_bytes()));
+    let mut agent = Agent::start(&config, &swtpm.tcti(), &logs(&booted).each_ref().map(String::as_str));
+    agent.line(&format!("pratique: master by discovery: https://127.0.0.1:{gone}, generation 7"));
+    *serves.lock().expect("the body") = signed(&key, 8, master.port, master.pin);
+    agent.line("pratique: not enrolled yet: ");
+    agent.line("pratique: enrolled as worker-1");
+    assert_eq!(agent.end(), Some(0));
+    let memory = std::fs::read_to_string(agent.dir.path().join("data/discovery.json")).expect("the memory");
+    assert!(memory.contains("\"generation\":8"), "{memory}");
 }

@@ -24,7 +24,7 @@ impl Cluster {
         let (root, der) = (certificate.pem(), certificate.der().to_vec());
         let pin = agent_enroll::spki_hash(&der).expect("a hash");
         let issuer = Issuer::from_ca_cert_der(certificate.der(), key).expect("an issuer");
-        Self { root, pin: pin.iter().map(|byte| format!("{byte:02x}")).collect(), issuer }
+        Self { root, pin: pin.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}")), issuer }
     }
 
     fn certificate(&self, key: &KeyPair, node: &str, until: i32) -> String {

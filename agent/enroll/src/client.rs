@@ -2,7 +2,7 @@
 
 use crate::endpoint::{Endpoints, tls};
 use crate::identity::Slot;
-use crate::pin::Pin;
+use crate::pin::Pins;
 use crate::{Error, connector::Connector};
 use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, stream};
@@ -62,8 +62,8 @@ struct Shared {
 
 impl MasterClient {
     /// A client that shows the certificate in `identity`.
-    pub fn new(endpoints: Endpoints, pins: Vec<Pin>, identity: Arc<Slot>) -> Result<Self, Error> {
-        let tls = tls(pins, Some(identity), &[b"h2", b"http/1.1"])?;
+    pub fn new(endpoints: Endpoints, pins: impl Into<Pins>, identity: Arc<Slot>) -> Result<Self, Error> {
+        let tls = tls(pins.into(), Some(identity), &[b"h2", b"http/1.1"])?;
         let client = RwLock::new(http_client(&endpoints, &tls));
         Ok(Self { shared: Arc::new(Shared { endpoints, tls, client }) })
     }

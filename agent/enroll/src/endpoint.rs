@@ -1,14 +1,14 @@
 //! Where masters are, and a TLS 1.3 connection to the first that answers.
 
 use crate::Error;
-use crate::pin::{Pin, PinnedVerifier};
+use crate::pin::{PinnedVerifier, Pins};
 use rustls::client::{ResolvesClientCert, Resumption};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, version};
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -46,36 +46,49 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// The masters in order, the one that answered last first.
+/// The masters in order, the one that answered last first. Clones share what they know: where masters move, all move.
 #[derive(Debug, Clone)]
 pub struct Endpoints {
-    all: Arc<[Endpoint]>,
+    all: Arc<RwLock<Arc<[Endpoint]>>>,
     current: Arc<AtomicUsize>,
 }
 
 impl Endpoints {
     /// The masters in the order of the configuration. `None` for none at all.
     pub fn new(all: Vec<Endpoint>) -> Option<Self> {
-        (!all.is_empty()).then(|| Self { all: all.into(), current: Arc::new(AtomicUsize::new(0)) })
+        (!all.is_empty())
+            .then(|| Self { all: Arc::new(RwLock::new(all.into())), current: Arc::new(AtomicUsize::new(0)) })
+    }
+
+    /// Other masters from now on; open connections stay. Nothing changes where `all` is empty.
+    pub fn replace(&self, all: Vec<Endpoint>) {
+        if !all.is_empty() && *self.all() != *all {
+            *self.all.write().unwrap_or_else(PoisonError::into_inner) = all.into();
+            self.current.store(0, Ordering::Relaxed);
+        }
     }
 
     /// The one that answered last, else the first.
-    pub fn current(&self) -> Option<&Endpoint> {
-        self.all.get(self.current.load(Ordering::Relaxed))
+    pub fn current(&self) -> Option<Endpoint> {
+        self.all().get(self.current.load(Ordering::Relaxed)).cloned()
     }
 
     /// The first of the configuration.
-    pub(crate) fn first(&self) -> &Endpoint {
-        &self.all[0]
+    pub(crate) fn first(&self) -> Endpoint {
+        self.all()[0].clone()
+    }
+
+    fn all(&self) -> Arc<[Endpoint]> {
+        Arc::clone(&self.all.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Connects to the first that answers, beginning with the one that did last.
     pub(crate) async fn connect(&self, tls: &Arc<ClientConfig>) -> Result<TlsStream<TcpStream>, Error> {
-        let start = self.current.load(Ordering::Relaxed);
+        let (all, start) = (self.all(), self.current.load(Ordering::Relaxed));
         let mut last = Error::NoEndpoint;
-        for offset in 0..self.all.len() {
-            let index = (start + offset) % self.all.len();
-            let Some(endpoint) = self.all.get(index) else { continue };
+        for offset in 0..all.len() {
+            let index = (start + offset) % all.len();
+            let Some(endpoint) = all.get(index) else { continue };
             match endpoint.connect(tls).await {
                 Ok(stream) => {
                     self.current.store(index, Ordering::Relaxed);
@@ -111,7 +124,7 @@ impl Endpoint {
 /// TLS as nodes speak it to the master: version 1.3, a server by its pin, a full handshake each time (a resumed one
 /// would prove nothing of the node key), and a certificate where one is at hand.
 pub(crate) fn tls(
-    pins: Vec<Pin>,
+    pins: Pins,
     client: Option<Arc<dyn ResolvesClientCert>>,
     protocols: &[&[u8]],
 ) -> Result<Arc<ClientConfig>, Error> {
@@ -141,5 +154,18 @@ mod tests {
         assert_eq!(Endpoint::new("master.example", 6443).expect("a name").to_string(), "master.example:6443");
         assert_eq!(Endpoint::new("no name", 6443), None);
         assert!(Endpoints::new(Vec::new()).is_none());
+    }
+
+    #[test]
+    fn where_masters_move_every_clone_moves() {
+        let [one, two] = ["one.example", "two.example"].map(|host| Endpoint::new(host, 6443).expect("a name"));
+        let endpoints = Endpoints::new(vec![one.clone(), one.clone()]).expect("not empty");
+        endpoints.current.store(1, Ordering::Relaxed);
+        let clone = endpoints.clone();
+        endpoints.replace(Vec::new());
+        assert_eq!(clone.current(), Some(one));
+        endpoints.replace(vec![two.clone()]);
+        assert_eq!(clone.current(), Some(two.clone()), "from the first on");
+        assert_eq!(clone.first(), two);
     }
 }

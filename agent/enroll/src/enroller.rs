@@ -7,7 +7,7 @@ use crate::exchange::{Accepted, Cost, Party, Step, blocking};
 use crate::identity::Slot;
 use crate::keys::NodeKey;
 use crate::pace::{Backoff, Cadence, Next, fraction};
-use crate::pin::Pin;
+use crate::pin::Pins;
 use crate::prover::Prover;
 use crate::request::install;
 use config_attest::wire::Claims;
@@ -23,7 +23,7 @@ pub struct Settings {
     /// Where masters are.
     pub endpoints: Endpoints,
     /// By what they are known.
-    pub pins: Vec<Pin>,
+    pub pins: Pins,
     /// What the node says of itself. The name must be set: certificates are requested for it.
     pub claims: Claims,
 }
@@ -140,7 +140,7 @@ impl Enroller {
     async fn join(&mut self) -> Accepted {
         let mut backoff = Backoff::new();
         loop {
-            let endpoint = self.party.endpoints.current().map(ToString::to_string).unwrap_or_default();
+            let endpoint = self.party.endpoints.current().map(|endpoint| endpoint.to_string()).unwrap_or_default();
             (self.report)(&Milestone::Enrolling { endpoint });
             let outcome = self.party.join(self.turn).await.and_then(|accepted| self.check(accepted));
             match outcome {
@@ -172,12 +172,13 @@ impl Enroller {
     }
 
     fn check(&self, accepted: Accepted) -> Result<Accepted, Error> {
-        install(&accepted.requests, &accepted.certificates, &self.party.node_key, &self.party.pins).map(|_| accepted)
+        install(&accepted.requests, &accepted.certificates, &self.party.node_key, &self.party.pins.get())
+            .map(|_| accepted)
     }
 
     fn put_in_use(&self, accepted: &Accepted) -> Result<Vec<CertificateDer<'static>>, Error> {
         let Accepted { certificates, requests, .. } = accepted;
-        let installed = install(requests, certificates, &self.party.node_key, &self.party.pins)?;
+        let installed = install(requests, certificates, &self.party.node_key, &self.party.pins.get())?;
         self.client.set(installed.client);
         self.serving.set(installed.serving);
         Ok(installed.roots)

@@ -4,7 +4,7 @@ use crate::Error;
 use crate::endpoint::{Endpoints, tls};
 use crate::identity::Slot;
 use crate::keys::NodeKey;
-use crate::pin::{Pin, spki_hash};
+use crate::pin::{Pins, spki_hash};
 use crate::prover::Prover;
 use crate::request::{Requests, requests};
 use bytes::Bytes;
@@ -35,7 +35,7 @@ const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(120);
 #[derive(Debug, Clone)]
 pub(crate) struct Party {
     pub(crate) endpoints: Endpoints,
-    pub(crate) pins: Vec<Pin>,
+    pub(crate) pins: Pins,
     pub(crate) prover: Prover,
     pub(crate) node_key: NodeKey,
     pub(crate) claims: Claims,
@@ -115,7 +115,7 @@ impl Party {
     }
 
     fn authority(&self) -> String {
-        self.endpoints.current().map(ToString::to_string).unwrap_or_default()
+        self.endpoints.current().map(|endpoint| endpoint.to_string()).unwrap_or_default()
     }
 }
 

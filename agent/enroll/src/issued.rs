@@ -7,7 +7,7 @@ use crate::endpoint::Endpoints;
 use crate::enroller::Identity;
 use crate::identity::Slot;
 use crate::keys::NodeKey;
-use crate::pin::{Pin, spki_hash};
+use crate::pin::{Pins, spki_hash};
 use crate::request::is_for;
 use agent_tpm::{Tpm, WrappedKey};
 use config_kube::identity::{NODES_GROUP, node_user};
@@ -66,12 +66,12 @@ pub struct Ending {
 }
 
 /// Puts an issued identity in use. Blocks for the TPM's import.
-pub fn put_in_use(issued: Issued, endpoints: Endpoints, pins: Vec<Pin>) -> Result<(Identity, Ending), Error> {
+pub fn put_in_use(issued: Issued, endpoints: Endpoints, pins: Pins) -> Result<(Identity, Ending), Error> {
     let Issued { node, certificate, serving_certificate, roots, key } = issued;
     let chain = |ders: Vec<Vec<u8>>| ders.into_iter().map(CertificateDer::from).collect::<Vec<_>>();
     let (certificate, serving_certificate) = (chain(certificate), chain(serving_certificate));
-    let mut roots = chain(roots);
-    roots.retain(|root| spki_hash(root).is_some_and(|hash| pins.contains(&hash)));
+    let (mut roots, allowed) = (chain(roots), pins.get());
+    roots.retain(|root| spki_hash(root).is_some_and(|hash| allowed.contains(&hash)));
     if roots.is_empty() {
         return Err(Error::Issued("none of its roots is among `ca_pins`".to_owned()));
     }

@@ -32,5 +32,5 @@ pub use exchange::{Cost, Step};
 pub use identity::Slot;
 pub use keys::NodeKey;
 pub use pace::{Cadence, Next};
-pub use pin::{Pin, PinnedVerifier, spki_hash};
+pub use pin::{Pin, PinnedVerifier, Pins, spki_hash};
 pub use prover::{Logs, ProveError, Prover};

@@ -4,11 +4,33 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::crypto::{CryptoProvider, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, TrustAnchor, UnixTime};
 use rustls::{CertificateError, DigitallySignedStruct, Error, PeerMisbehaved, SignatureScheme};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 
 /// SHA-256 of the `SubjectPublicKeyInfo` DER of a cluster's root certificate.
 pub type Pin = [u8; 32];
+
+/// The pins in force. Clones share them: where a signed document names others, all follow.
+#[derive(Debug, Clone)]
+pub struct Pins(Arc<RwLock<Arc<[Pin]>>>);
+
+impl From<Vec<Pin>> for Pins {
+    fn from(pins: Vec<Pin>) -> Self {
+        Self(Arc::new(RwLock::new(pins.into())))
+    }
+}
+
+impl Pins {
+    /// Others from now on; open connections stay.
+    pub fn replace(&self, pins: Vec<Pin>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = pins.into();
+    }
+
+    /// Those of the moment.
+    pub(crate) fn get(&self) -> Arc<[Pin]> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
 
 /// Certificates that a server may show; leaf, intermediate and root are three, rotation adds a few.
 const CHAIN_LIMIT: usize = 8;
@@ -18,14 +40,14 @@ const CHAIN_LIMIT: usize = 8;
 /// Assumption: the server shows its root too, since a pin is a digest and no key. The system's own roots play no part.
 #[derive(Debug)]
 pub struct PinnedVerifier {
-    pins: Vec<Pin>,
+    pins: Pins,
     provider: Arc<CryptoProvider>,
 }
 
 impl PinnedVerifier {
     /// Accepts any of `pins`: a list, so that a rotation of the root can overlap.
-    pub fn new(pins: Vec<Pin>, provider: Arc<CryptoProvider>) -> Self {
-        Self { pins, provider }
+    pub fn new(pins: impl Into<Pins>, provider: Arc<CryptoProvider>) -> Self {
+        Self { pins: pins.into(), provider }
     }
 }
 
@@ -47,9 +69,10 @@ impl ServerCertVerifier for PinnedVerifier {
         if intermediates.len() > CHAIN_LIMIT {
             return Err(CertificateError::BadEncoding.into());
         }
+        let pins = self.pins.get();
         let (roots, others): (Vec<_>, Vec<_>) = intermediates
             .iter()
-            .partition(|certificate| spki_hash(certificate).is_some_and(|hash| self.pins.contains(&hash)));
+            .partition(|certificate| spki_hash(certificate).is_some_and(|hash| pins.contains(&hash)));
         let anchors: Vec<TrustAnchor<'_>> =
             roots.into_iter().filter_map(|root| anchor_from_trusted_cert(root).ok()).collect();
         if anchors.is_empty() {

@@ -37,7 +37,7 @@ async fn node(master: &Master, endpoints: &[(&str, u16)], pin: [u8; 32]) -> Node
     let endpoints = endpoints.iter().map(|(host, port)| Endpoint::new(host, *port).expect("an endpoint")).collect();
     let settings = Settings {
         endpoints: Endpoints::new(endpoints).expect("not empty"),
-        pins: vec![pin],
+        pins: vec![pin].into(),
         claims: Claims { name: "worker-1".to_owned(), ..Claims::default() },
     };
     let (tell, told) = unbounded_channel();

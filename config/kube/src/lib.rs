@@ -3,6 +3,7 @@
 //! The one place that depends on `k8s-openapi`; every other room takes the kinds from here. Enter by
 //! [`pratique`] for the project's own kinds and by [`identity`] for the names that certificates carry.
 
+pub mod discovery;
 pub mod identity;
 pub mod kubeconfig;
 pub mod machine;

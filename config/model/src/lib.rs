@@ -14,6 +14,7 @@ mod check;
 pub mod cloud;
 pub mod cluster;
 pub mod defaults;
+pub mod discovery;
 mod document;
 pub mod fault;
 pub mod format;

@@ -2,11 +2,12 @@
 
 use crate::cluster::{self, ClusterConfig};
 use crate::defaults::{MAX_PODS, MAX_PODS_LIMIT, RESERVED_CPU, RESERVED_EPHEMERAL_STORAGE, RESERVED_MEMORY};
+use crate::discovery::{self, Discovery};
 use crate::fault::{FaultKind, Place, Sink};
 use crate::format::{Endpoint, FormatError, HostPort, MirrorUrl, NodeName, Pin};
 use crate::identity::{self, IssuedIdentity};
 use crate::network::{self, Network};
-use crate::raw::{RawMachineDocument, RawMaster, RawNode, RawRegistry, RawReserved};
+use crate::raw::{RawDiscovery, RawMachineDocument, RawMaster, RawNode, RawRegistry, RawReserved};
 use crate::read::At;
 use config_kube::Amount;
 
@@ -32,28 +33,31 @@ pub struct MachineConfig {
 }
 
 impl MachineConfig {
-    /// Where its master is, unless it is the first master itself.
+    /// Where its master is, if its configuration says so.
     pub fn master(&self) -> Option<&MasterLocation> {
         match &self.membership {
             Membership::Joins(location) => Some(location),
-            Membership::Founds(_) => None,
+            Membership::Discovers(_) | Membership::Founds(_) => None,
         }
     }
 
     /// The cluster that it founds, if it is the first master.
     pub fn cluster(&self) -> Option<&ClusterConfig> {
         match &self.membership {
-            Membership::Joins(_) => None,
+            Membership::Joins(_) | Membership::Discovers(_) => None,
             Membership::Founds(cluster) => Some(cluster),
         }
     }
 }
 
-/// Whom a machine belongs to: it joins a master (`[master]`) or founds a cluster (`[cluster]`).
+/// Whom a machine belongs to: it joins a master (`[master]`), or one that it finds (`[discovery]`), or founds a cluster
+/// (`[cluster]`).
 #[derive(Debug, Clone, PartialEq)]
 pub enum Membership {
     /// It joins the cluster of this master.
     Joins(MasterLocation),
+    /// It joins the master that a signed document names.
+    Discovers(Discovery),
     /// It is the first master of this cluster.
     Founds(Box<ClusterConfig>),
 }
@@ -110,29 +114,7 @@ pub(crate) fn check(raw: RawMachineDocument, sink: &mut Sink<'_>) -> Option<Mach
         issued_to_whom(&place, name.is_some(), raw.cluster.is_some(), sink);
     }
     let parts = cluster::Parts { cluster: raw.cluster, rule: raw.rule, storage: raw.storage };
-    let membership = match (raw.master, parts.cluster.is_some()) {
-        (Some(master), true) => {
-            let suggestion =
-                Some("the first master has `[cluster]` only, every other machine `[master]` only".to_owned());
-            let found = "`[master]` beside `[cluster]`";
-            sink.suggest(FaultKind::Conflict, &master.place, found, "one of the two", suggestion);
-            cluster::check(parts, sink);
-            location(&master, sink).map(Membership::Joins)
-        }
-        (Some(master), false) => {
-            parts.refuse_without_cluster(sink);
-            location(&master, sink).map(Membership::Joins)
-        }
-        (None, true) => cluster::check(parts, sink).map(|cluster| Membership::Founds(Box::new(cluster))),
-        (None, false) => {
-            if !sink.has_fault_at("master") && !sink.has_fault_at("cluster") {
-                let expected = "`[master]` with `endpoints` and `ca_pins`, or `[cluster]` on the first master";
-                sink.fault(FaultKind::Missing, &Place::default(), "neither `[master]` nor `[cluster]`", expected);
-            }
-            parts.refuse_without_cluster(sink);
-            None
-        }
-    };
+    let membership = membership(raw.master.as_ref(), raw.discovery.as_ref(), parts, sink);
     Some(MachineConfig { name, identity, membership: membership?, network, registries, node })
 }
 
@@ -151,6 +133,42 @@ fn issued_to_whom(place: &Place, named: bool, founds: bool, sink: &mut Sink<'_>)
     }
 }
 
+/// Exactly one of `[master]`, `[discovery]` and `[cluster]`; all that are there are checked.
+fn membership(
+    master: Option<&At<RawMaster>>,
+    discovery: Option<&At<RawDiscovery>>,
+    parts: cluster::Parts,
+    sink: &mut Sink<'_>,
+) -> Option<Membership> {
+    let founds = parts.cluster.is_some();
+    let beside = |name: &str| format!("`[{name}]` beside `[{}]`", if founds { "cluster" } else { "master" });
+    let extra = match (master, discovery) {
+        (_, Some(discovery)) if founds || master.is_some() => Some((&discovery.place, beside("discovery"))),
+        (Some(master), None) if founds => Some((&master.place, beside("master"))),
+        (_, _) => None,
+    };
+    if let Some((place, found)) = extra {
+        let suggestion = "the first master has `[cluster]` only, every other machine `[master]` or `[discovery]` only";
+        sink.suggest(FaultKind::Conflict, place, found, "one of the two", Some(suggestion.to_owned()));
+    }
+    let cluster = if founds {
+        cluster::check(parts, sink)
+    } else {
+        parts.refuse_without_cluster(sink);
+        None
+    };
+    let joins = master.and_then(|master| location(master, sink)).map(Membership::Joins);
+    let by_document = discovery.and_then(|section| discovery::check(section, sink)).map(Membership::Discovers);
+    let named = ["master", "discovery", "cluster"].into_iter().any(|key| sink.has_fault_at(key));
+    if master.is_none() && discovery.is_none() && !founds && !named {
+        let expected = "`[master]` with `endpoints` and `ca_pins`, `[discovery]` with `uris` and `pins`, or `[cluster]` on \
+                        the first master";
+        let found = "neither `[master]` nor `[discovery]` nor `[cluster]`";
+        sink.fault(FaultKind::Missing, &Place::default(), found, expected);
+    }
+    joins.or(by_document).or_else(|| cluster.map(|cluster| Membership::Founds(Box::new(cluster))))
+}
+
 fn location(master: &At<RawMaster>, sink: &mut Sink<'_>) -> Option<MasterLocation> {
     let At { value: raw, place } = master;
     let endpoints =
@@ -166,7 +184,7 @@ fn location(master: &At<RawMaster>, sink: &mut Sink<'_>) -> Option<MasterLocatio
 }
 
 /// A required list that is not empty.
-fn list<T>(
+pub(crate) fn list<T>(
     raw: Option<&At<crate::raw::Texts>>,
     table: &Place,
     key: &str,

@@ -15,6 +15,7 @@ raw!(
         machine: RawMachine,
         master: RawMaster,
         identity: RawIdentity,
+        discovery: RawDiscovery,
         cluster: RawCluster,
         network: RawNetwork,
         registry: Vec<At<RawRegistry>>,
@@ -61,6 +62,10 @@ raw!(
         insecure_plaintext_key: bool,
         key: String,
     }
+);
+raw!(
+    /// `[discovery]`
+    RawDiscovery { uris: Texts, pins: Texts, min_generation: i64, insecure_trust_on_first_use: bool }
 );
 raw!(
     /// `[network]`

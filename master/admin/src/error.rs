@@ -43,6 +43,13 @@ pub(crate) enum Error {
     /// The master did not prove what it must.
     #[error("the master is NOT trusted: {code}: {message}")]
     Untrusted { code: String, message: String },
+    /// The discovery endpoint failed or refused.
+    #[error("cannot {what}\n  what to do: check the endpoint's address, and that `discovery` runs there")]
+    Discovery {
+        what: &'static str,
+        #[source]
+        source: master_bootstrap::ClientError,
+    },
     /// Keys or certificates could not be made.
     #[error("cannot {what}")]
     Key {

@@ -6,6 +6,7 @@
 
 mod bootstrap;
 mod connection;
+mod discovery;
 mod ek;
 mod error;
 mod files;
@@ -37,6 +38,9 @@ enum Command {
     Machine(machine::MachineArgs),
     /// Issue certificates and a key to a machine that will prove nothing, and write its user-data.
     Issue(Box<issue::IssueArgs>),
+    /// Put the cluster on a discovery endpoint, or show what is served there.
+    #[command(subcommand)]
+    Discovery(discovery::DiscoveryCommand),
     /// Check TOML documents and report all faults.
     Check {
         /// The documents.
@@ -88,6 +92,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Bootstrap(args) => bootstrap::run(args),
         Command::Machine(args) => machine::run(args),
         Command::Issue(args) => issue::run(args),
+        Command::Discovery(command) => discovery::run(command),
         Command::Check { files } => check(files),
         Command::AdminKey { out } => admin_key(out),
         Command::Digest { source, file } => {

@@ -76,6 +76,7 @@ const ROOT_KEY: &str = "root key";
 const INTERMEDIATE_KEY: &str = "intermediate key";
 const SERVICE_ACCOUNT_KEY: &str = "service account key";
 const LOG_KEY: &str = "verdict log key";
+const DISCOVERY_KEY: &str = "discovery key";
 /// File of the service accounts' key.
 const ACCOUNTS: &str = "service-account.key";
 /// File of the public keys that signed for service accounts before.
@@ -203,7 +204,20 @@ impl Authority {
         crate::LogSigner::new(&self.cluster, &der, certificate.der().clone(), root)
     }
 
-    /// Writes the recovery copy of the root's and the service accounts' keys for the holder of this public key
+    /// The key that signs discovery documents, PKCS#8; made on first use. Blocks on the keeper.
+    pub(crate) fn discovery_key(&self) -> Result<Zeroizing<Vec<u8>>> {
+        let path = self.folder.join("discovery.key");
+        match keeper::load(self.keeper.as_ref(), &path, DISCOVERY_KEY) {
+            Err(Error::File { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {}
+            found => return found,
+        }
+        let fresh = KeyPair::generate().map_err(|source| Error::Build { profile: "discovery", source })?;
+        let der = Zeroizing::new(fresh.serialize_der());
+        keeper::store(self.keeper.as_ref(), &path, DISCOVERY_KEY, &der)?;
+        Ok(der)
+    }
+
+    /// Writes the recovery copy of the root's, the service accounts' and the discovery key for the holder of this public key
     /// (SubjectPublicKeyInfo DER) and returns its path. An earlier copy is replaced.
     pub fn write_recovery(&self, admin_spki: &[u8]) -> Result<PathBuf> {
         let root = keeper::load(self.keeper.as_ref(), &self.folder.join("root.key"), ROOT_KEY)?;
@@ -211,6 +225,7 @@ impl Authority {
         let mut text = Zeroizing::new(String::new());
         text.push_str(&Zeroizing::new(pem("PRIVATE KEY", &root)));
         text.push_str(&Zeroizing::new(pem("PRIVATE KEY", &accounts)));
+        text.push_str(&Zeroizing::new(pem("PRIVATE KEY", &self.discovery_key()?)));
         text.push_str(&self.root_pem());
         let path = self.folder.join("recovery.json");
         keeper::write_whole(&path, crate::recovery::encrypt(admin_spki, text.as_bytes())?.as_bytes())?;

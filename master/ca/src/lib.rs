@@ -9,6 +9,7 @@
 
 pub mod attestor;
 mod authority;
+mod discovery;
 mod error;
 mod extension;
 mod issued;

@@ -10,6 +10,7 @@
 
 mod api;
 mod dialer;
+mod discovery;
 mod error;
 mod kubeconfig;
 mod remote;

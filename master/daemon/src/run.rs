@@ -1,6 +1,7 @@
 //! Builds everything, then starts it; at the end the listener drains first.
 
 use crate::dialer::Dialer;
+use crate::discovery::{self, Publisher};
 use crate::serving::{Serving, keep_current};
 use crate::settings::{self, Settings};
 use crate::{Error, RunArgs, api, kubeconfig};
@@ -62,7 +63,8 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
         );
     }
     let roots = api::client_roots(&settings, &authority)?;
-    operate(Parts { api, authority, serving, service, listener, roots }).await
+    let own = discovery::endpoints(&settings.cluster.api_names, &ranges(&settings, listen).advertise, listen.port());
+    operate(Parts { api, authority, serving, service, listener, roots, own }).await
 }
 
 /// Each connection is a descriptor, and the usual soft limit of 1,024 is there for old programs only.
@@ -82,15 +84,17 @@ struct Parts {
     service: Arc<AttestationService>,
     listener: TcpListener,
     roots: rustls::RootCertStore,
+    /// Where nodes reach this master.
+    own: Vec<config_model::format::Endpoint>,
 }
 
 /// Starts the parts in order and ends them in order.
 async fn operate(parts: Parts) -> Result<(), Error> {
-    let Parts { api, authority, serving, service, listener, roots } = parts;
+    let Parts { api, authority, serving, service, listener, roots, own } = parts;
     let shutdown = CancellationToken::new();
     let mut tasks = JoinSet::new();
     tasks.spawn(keep_current(authority.clone(), serving.clone()));
-    tasks.spawn(control_plane(api.clone(), service.clone(), authority.root_pem()));
+    tasks.spawn(control_plane(api.clone(), service.clone(), authority.clone(), own));
     if service.is_bootstrapped() {
         // The deny list must be whole before the first request.
         service.ready().await;
@@ -114,14 +118,21 @@ async fn operate(parts: Parts) -> Result<(), Error> {
 }
 
 /// What runs once the cluster is the admin's.
-async fn control_plane(api: ApiServer, service: Arc<AttestationService>, root: String) {
+async fn control_plane(
+    api: ApiServer,
+    service: Arc<AttestationService>,
+    authority: Arc<Authority>,
+    own: Vec<config_model::format::Endpoint>,
+) {
     service.bootstrapped().await;
     let scheduler = api.client(UserInfo::authenticated(SCHEDULER_USER, Vec::<String>::new()));
     let controllers = api.client(UserInfo::authenticated(CONTROLLER_MANAGER_USER, Vec::<String>::new()));
-    let options = master_control::Options { root_ca: Some(root), ..master_control::Options::default() };
+    let publisher = Publisher::new(controllers.clone(), authority.clone(), own);
+    let options = master_control::Options { root_ca: Some(authority.root_pem()), ..master_control::Options::default() };
     tokio::join!(
         Box::pin(service.run()),
         Box::pin(api.keep_allocations()),
+        Box::pin(publisher.run()),
         Box::pin(master_schedule::run(scheduler, master_schedule::Options::default(), std::future::pending())),
         Box::pin(master_control::run(controllers, options, std::future::pending())),
     );

@@ -3,8 +3,8 @@
 //! Shared by `cargo xtask up` and by the stories. The machines share one segment, 192.168.77.0/24, on which the
 //! master has .10 and workers .11 and up; each has a second card towards the host for the API and the registry.
 
-use crate::machine::{Blueprint, HOST_SERVICE, Machine, Segment};
-use crate::process::run;
+use crate::machine::{Blueprint, HOST_DISCOVERY, HOST_SERVICE, Machine, Segment};
+use crate::process::{Owned, run};
 use crate::tools::Tools;
 use crate::wait::eventually;
 use crate::{Error, Result, file_error};
@@ -35,6 +35,9 @@ pub struct Lab {
     pub api_port: u16,
     /// Host port of the registry, which machines reach at [`crate::machine::HOST_SERVICE`].
     pub registry_port: u16,
+    /// Host port of the discovery endpoint, which machines reach at [`crate::machine::HOST_DISCOVERY`]; unused where none is
+    /// started.
+    pub discovery_port: u16,
 }
 
 /// What of a cluster differs between stories.
@@ -104,6 +107,27 @@ impl Lab {
             interface(10 + number),
             registry()
         )
+    }
+
+    /// Starts a discovery endpoint on the host and puts the cluster on it; the process, and the `[discovery]` of workers.
+    pub fn discovery(&self) -> Result<(Owned, String)> {
+        let mut command = Command::new(self.programs.join("discovery"));
+        command.arg("--listen").arg(format!("127.0.0.1:{}", self.discovery_port));
+        command.arg("--url").arg(format!("http://{HOST_DISCOVERY}")).arg("--data").arg(self.dir.join("discovery"));
+        let process = Owned::start(command, &self.dir.join("discovery.log"))?;
+        eventually("the discovery endpoint", Duration::from_secs(20), "see discovery.log", || {
+            Ok(std::net::TcpStream::connect(("127.0.0.1", self.discovery_port)).is_ok().then_some(()))
+        })?;
+        let mut create = self.pratique();
+        create.args(["discovery", "create", "--endpoint"]).arg(format!("http://127.0.0.1:{}", self.discovery_port));
+        create.arg("--kubeconfig").arg(self.kubeconfig()).args(["--master", "https://192.168.77.10:6443"]);
+        match run(create) {
+            Ok(block) => Ok((process, block)),
+            Err(error) => {
+                process.kill()?;
+                Err(error)
+            }
+        }
     }
 
     /// The master's machine.
@@ -231,6 +255,7 @@ impl Lab {
             cloud: None,
             forwards: Vec::new(),
             host_service: Some(self.registry_port),
+            host_discovery: Some(self.discovery_port),
             segment,
             memory: 1024,
             disk: 4,

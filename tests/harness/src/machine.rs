@@ -14,10 +14,12 @@ use std::time::{Duration, Instant};
 const STOPPED: &[&str] =
     &["Kernel panic - not syncing", "Access Denied", "BdsDxe: No bootable option", "pratique: FATAL"];
 
-/// Where a guest finds the one service of the host that it may reach.
+/// Where a guest finds the registry of the host.
 pub const HOST_SERVICE: &str = "10.0.2.100:5000";
 /// Where clouds have their metadata service.
 const METADATA: &str = "169.254.169.254";
+/// Where a guest finds the discovery endpoint of the host.
+pub const HOST_DISCOVERY: &str = "10.0.2.100:8080";
 
 /// What a machine is made of.
 #[derive(Debug, Clone)]
@@ -42,8 +44,10 @@ pub struct Blueprint {
     pub cloud: Option<Cloud>,
     /// Host ports handed to guest ports.
     pub forwards: Vec<(u16, u16)>,
-    /// Loopback port of the host that the guest reaches at [`HOST_SERVICE`]. Nothing else leaves the machine.
+    /// Loopback port of the host that the guest reaches at [`HOST_SERVICE`].
     pub host_service: Option<u16>,
+    /// Loopback port of the host that the guest reaches at [`HOST_DISCOVERY`]. Nothing else leaves the machine.
+    pub host_discovery: Option<u16>,
     /// The shared segment.
     pub segment: Segment,
     /// Memory in MiB.
@@ -198,6 +202,9 @@ impl Blueprint {
             (Some(cloud), _) => service(&format!("{METADATA}:80"), cloud.metadata),
             (None, Some(port)) => service(HOST_SERVICE, port),
             (None, None) => {}
+        }
+        if let (None, Some(port)) = (&self.cloud, self.host_discovery) {
+            service(HOST_DISCOVERY, port);
         }
         for (host, guest) in &self.forwards {
             outside.extend([",hostfwd=tcp:127.0.0.1:", &host.to_string(), "-:", &guest.to_string()]);

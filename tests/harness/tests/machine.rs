@@ -25,6 +25,7 @@ fn firmware_with_an_empty_disk_says_so_and_the_machine_can_be_ended() {
         cloud: None,
         forwards: vec![],
         host_service: None,
+        host_discovery: None,
         segment: Segment::None,
         memory: 256,
         disk: 1,

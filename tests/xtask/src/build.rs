@@ -12,7 +12,8 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// Programs that go into images.
 const IMAGE_PROGRAMS: &[(&str, &str)] = &[("agent-daemon", "agent"), ("master-daemon", "master")];
 /// Programs that a person runs on his own machine.
-const HOST_PROGRAMS: &[(&str, &str)] = &[("master-admin", "pratique"), ("image-build", "image-build")];
+const HOST_PROGRAMS: &[(&str, &str)] =
+    &[("master-admin", "pratique"), ("image-build", "image-build"), ("master-bootstrap", "discovery")];
 
 /// Where cargo builds.
 pub(crate) fn target() -> PathBuf {
@@ -62,7 +63,7 @@ pub(crate) fn everything(steps: &mut Steps, words: &[String]) -> Outcome {
     Ok(())
 }
 
-/// Builds `image-build` and `pratique`.
+/// Builds `image-build`, `pratique` and `discovery`.
 pub(crate) fn builder() -> Outcome {
     let packages: Vec<&str> = HOST_PROGRAMS.iter().map(|(package, _)| *package).collect();
     cargo(&packages, &[], None)?;

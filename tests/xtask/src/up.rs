@@ -16,6 +16,8 @@ const POD: &str = include_str!("../data/hello.yaml");
 /// First host ports that are tried.
 const API_PORT: u16 = 16443;
 const REGISTRY_PORT: u16 = 15000;
+/// Host port that a discovery endpoint would have.
+const DISCOVERY_PORT: u16 = 15080;
 /// The most workers that the segment has slots for.
 const MOST_WORKERS: u8 = 4;
 
@@ -179,6 +181,7 @@ pub(crate) fn lab(dir: PathBuf) -> Outcome<Lab> {
         dir,
         api_port: host::free_port(API_PORT)?,
         registry_port: host::free_port(REGISTRY_PORT)?,
+        discovery_port: host::free_port(DISCOVERY_PORT)?,
     })
 }
 

@@ -275,7 +275,7 @@ fn the_recovery_copy_opens(first: &FirstMaster) {
 
 /// No private key lies in the data folder in the clear; a restarted master has them opened by its TPM.
 async fn the_keys_are_sealed(first: &mut FirstMaster) {
-    for name in ["root.key", "intermediate.key", "service-account.key"] {
+    for name in ["root.key", "intermediate.key", "service-account.key", "discovery.key"] {
         let kept: Value = serde_json::from_slice(&std::fs::read(first.at("data/ca").join(name)).unwrap()).unwrap();
         assert_eq!(kept["keeper"], "tpm", "{name}");
     }

@@ -9,6 +9,7 @@
 mod bootstrap_tokens;
 mod crowd;
 mod csr;
+mod discovery;
 mod drift;
 mod first_master;
 mod freshness;
@@ -88,6 +89,7 @@ fn main() {
         alone(&runtime, "life::bad_image_with_a_live_certificate", life::bad_image_with_a_live_certificate),
         alone(&runtime, "crowd::a_rack_joins_under_a_flood", crowd::a_rack_joins_under_a_flood),
         alone(&runtime, "first_master::the_first_master_is_its_admins", first_master::the_first_master_is_its_admins),
+        alone(&runtime, "discovery::published_and_found", discovery::published_found_and_never_taken_back),
         alone(&runtime, "real_tpm::joins_renews", real_tpm::joins_renews_and_is_held_to_what_it_booted),
         alone(&runtime, "life::policies_that_do_not_verify", life::policies_that_do_not_verify),
     ];

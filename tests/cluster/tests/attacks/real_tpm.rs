@@ -61,7 +61,7 @@ async fn node(lab: &Lab, swtpm: &Swtpm, name: &str, image: &SoftImage) -> Node {
     let endpoint = Endpoint::new("127.0.0.1", lab.site.address.port()).unwrap();
     let settings = Settings {
         endpoints: Endpoints::new(vec![endpoint]).unwrap(),
-        pins: vec![agent_enroll::spki_hash(&lab.site.root).unwrap()],
+        pins: vec![agent_enroll::spki_hash(&lab.site.root).unwrap()].into(),
         claims: Claims { name: name.to_owned(), ..Claims::default() },
     };
     let (tell, told) = unbounded_channel();

@@ -2,10 +2,10 @@
 
 use crate::world::{World, expect};
 use std::time::Duration;
-use tests_harness::Result;
 use tests_harness::cluster::BOOT_LIMIT;
-use tests_harness::machine::Cloud;
+use tests_harness::machine::{Blueprint, Cloud};
 use tests_harness::metadata::MetadataService;
+use tests_harness::{Error, Result};
 
 /// A pod under emulation: pull, unpack, start.
 const POD_LIMIT: Duration = Duration::from_secs(180);
@@ -153,4 +153,29 @@ pub(crate) fn issued_certificates(world: &mut World) -> Result<()> {
         &format!("`kubectl describe machine` does not say what is not proven:\n{described}"),
     )?;
     cluster.lab.kubectl(&["delete", "machine,node", "worker-static", "--timeout=60s"]).map(drop)
+}
+
+/// A machine that is not told where its master is learns it from an endpoint on the host, by what the master signed, and joins.
+pub(crate) fn by_discovery(world: &mut World) -> Result<()> {
+    let cluster = world.cluster()?;
+    let (mut blueprint, text) = cluster.unregistered("worker-found")?;
+    let (endpoint, block) = cluster.lab.discovery()?;
+    let joined = joins_by(world, &mut blueprint, &text, &block);
+    endpoint.kill()?;
+    joined
+}
+
+fn joins_by(world: &mut World, blueprint: &mut Blueprint, text: &str, block: &str) -> Result<()> {
+    let cluster = world.cluster()?;
+    let sections = text.split_once("[master]").and_then(|(head, rest)| Some((head, rest.split_once("\n\n")?.1)));
+    let (head, rest) = sections.ok_or_else(|| Error::Missing(format!("no [master] in the user-data:\n{text}")))?;
+    let data = cluster.lab.give_user_data(blueprint, &format!("{head}{}\n\n{rest}", block.trim_end()))?;
+    cluster.lab.register("worker-found", blueprint, &data, "192.168.77.12")?;
+    let machine = world.guest(blueprint)?;
+    let cluster = world.cluster()?;
+    cluster.lab.wait_ready("worker-found", BOOT_LIMIT)?;
+    let console = machine.console_text();
+    let found = console.contains("master by discovery: https://192.168.77.10:6443");
+    expect(found, &format!("the console does not say where the master was found:\n{console}"))?;
+    cluster.lab.kubectl(&["delete", "node,machine", "worker-found", "--timeout=60s"]).map(drop)
 }

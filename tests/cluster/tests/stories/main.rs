@@ -26,6 +26,7 @@ const STORIES: &[(&str, Story)] = &[
     ("join_with_a_cloud_config_from_fw_cfg", join::cloud_config_from_fw_cfg),
     ("join_with_user_data_from_a_metadata_service", join::user_data_from_a_metadata_service),
     ("join_by_certificates_that_an_admin_issued", join::issued_certificates),
+    ("join_by_discovery", join::by_discovery),
     ("renew_without_a_lapse", life::renew),
     ("reboot_enrols_anew_under_the_same_name_and_pods_come_back", life::reboot),
     ("refuse_a_machine_that_is_not_in_the_inventory", refuse::unknown_ek),

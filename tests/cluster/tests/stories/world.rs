@@ -175,6 +175,7 @@ fn lab() -> Result<Lab> {
         dir,
         api_port: free_port()?,
         registry_port: free_port()?,
+        discovery_port: free_port()?,
     })
 }
 

@@ -1,0 +1,235 @@
+//! Asks the endpoints in turn, believes the signature alone, and asks again in time.
+
+use crate::fetch::{FetchError, fetch};
+use crate::memory::{Memory, MemoryError};
+use bytes::Bytes;
+use config_discovery::{Document, Expected, Fault, Trust, Verified, check};
+use config_model::discovery::{Discovery, DiscoveryTrust, DiscoveryUri};
+use config_model::format::Pin;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
+
+/// First wait after a round in which no endpoint gave a good document.
+const FIRST: Duration = Duration::from_secs(1);
+/// Longest wait between rounds.
+const LONGEST: Duration = Duration::from_secs(60);
+/// Least time between two rounds that are asked for in doubt.
+const CALM: Duration = Duration::from_secs(10);
+/// Longest time until the document is asked for again, however long it is good.
+const REFRESH: Duration = Duration::from_secs(24 * 3600);
+/// Most endpoints that are asked in one round.
+const MOST_URIS: usize = 16;
+
+/// Why an endpoint gave no document that can be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// It gave none.
+    #[error(transparent)]
+    Fetch(#[from] FetchError),
+    /// What it gave is refused.
+    #[error(transparent)]
+    Refused(#[from] Fault),
+    /// It cannot be remembered, so it is not used.
+    #[error("what it gave cannot be remembered")]
+    Memory(#[from] MemoryError),
+}
+
+impl Failure {
+    /// The code where a document was refused.
+    pub fn code(&self) -> Option<&'static str> {
+        match self {
+            Self::Refused(fault) | Self::Fetch(FetchError::TooLarge(fault)) => Some(fault.code()),
+            Self::Fetch(
+                FetchError::Connect(_) | FetchError::Exchange(_) | FetchError::Silent | FetchError::Status(_),
+            )
+            | Self::Memory(_) => None,
+        }
+    }
+
+    /// What a person can do about it.
+    pub fn cure(&self) -> &'static str {
+        match self {
+            Self::Refused(fault) | Self::Fetch(FetchError::TooLarge(fault)) => fault.cure(),
+            Self::Fetch(FetchError::Status(_)) => {
+                "check the URI, and whether the master has published (`pratique discovery show`)"
+            }
+            Self::Fetch(FetchError::Connect(_) | FetchError::Exchange(_) | FetchError::Silent) => {
+                "check the URI, this machine's network, and whether the endpoint runs"
+            }
+            Self::Memory(_) => "check the state partition",
+        }
+    }
+}
+
+/// What happens, for the console.
+#[derive(Debug)]
+pub enum News<'a> {
+    /// An endpoint gave nothing that can be used.
+    Failed {
+        /// Which.
+        uri: &'a DiscoveryUri,
+        /// Why.
+        failure: &'a Failure,
+    },
+    /// No endpoint gave a good document.
+    Again {
+        /// When the next round comes.
+        wait: Duration,
+    },
+    /// A key was seen for the first time and is believed from now on, insecurely.
+    FirstUse {
+        /// The key.
+        key: Pin,
+    },
+    /// The memory cannot be read, so that it begins anew.
+    Forgotten {
+        /// Why.
+        error: &'a MemoryError,
+    },
+    /// A document is good.
+    Found {
+        /// What it says.
+        document: &'a Document,
+        /// Whether it is the one that was remembered, since no endpoint gives one.
+        remembered: bool,
+    },
+}
+
+/// Told of everything, from any task.
+pub type Report = Arc<dyn Fn(&News<'_>) + Send + Sync>;
+
+/// Finds the master.
+pub struct Finder {
+    terms: Discovery,
+    memory: Memory,
+    report: Report,
+}
+
+impl std::fmt::Debug for Finder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Finder").field("terms", &self.terms).field("memory", &self.memory).finish_non_exhaustive()
+    }
+}
+
+impl Finder {
+    /// A finder that remembers in the file `memory`.
+    ///
+    /// Errors: a memory that cannot be read, where it alone says which key to believe. Else it begins anew, and says so.
+    pub fn new(terms: Discovery, memory: &Path, report: Report) -> Result<Self, MemoryError> {
+        let memory = match (Memory::open(memory), &terms.trust) {
+            (Ok(found), _) => found,
+            (Err(error), DiscoveryTrust::FirstUse) => return Err(error),
+            (Err(error), DiscoveryTrust::Pins(_)) => {
+                report(&News::Forgotten { error: &error });
+                Memory::empty(memory)
+            }
+        };
+        Ok(Self { terms, memory, report })
+    }
+
+    /// Asks until there is a good document; where no endpoint gives one, the remembered one serves as long as it is good.
+    pub async fn find(&mut self) -> Document {
+        let mut wait = FIRST;
+        loop {
+            if let Some(document) = self.round(false).await {
+                return document;
+            }
+            if let Some(document) = self.remembered() {
+                (self.report)(&News::Found { document: &document, remembered: true });
+                return document;
+            }
+            (self.report)(&News::Again { wait });
+            sleep(wait).await;
+            wait = (wait * 2).min(LONGEST);
+        }
+    }
+
+    /// Asks again when half of the document's time is over, and in doubt; each good document goes to `found`. Never ends.
+    pub async fn follow(mut self, mut current: Document, doubt: Arc<Notify>, found: impl Fn(&Document)) {
+        let mut failed = None;
+        loop {
+            let pause = failed.unwrap_or_else(|| until_refresh(&current, now()));
+            // In doubt every endpoint is asked, and the newest document counts: the first may be one that is kept back.
+            let doubted = timeout(pause, doubt.notified()).await.is_ok();
+            failed = match self.round(doubted).await {
+                Some(document) => {
+                    found(&document);
+                    current = document;
+                    None
+                }
+                None => Some((failed.unwrap_or(FIRST) * 2).min(LONGEST)),
+            };
+            sleep(CALM).await;
+        }
+    }
+
+    /// Asks the endpoints in turn: until one gives a good document, or all of them for the newest.
+    async fn round(&mut self, all: bool) -> Option<Document> {
+        let mut best: Option<Document> = None;
+        for uri in self.terms.uris.clone().iter().take(MOST_URIS) {
+            let outcome = match fetch(uri).await {
+                Ok(signed) => self.accept(uri, &signed),
+                Err(error) => Err(error.into()),
+            };
+            match outcome {
+                Ok(document) => {
+                    if best.as_ref().is_none_or(|known| known.generation < document.generation) {
+                        best = Some(document);
+                    }
+                    if !all {
+                        break;
+                    }
+                }
+                Err(failure) => (self.report)(&News::Failed { uri, failure: &failure }),
+            }
+        }
+        if let Some(document) = &best {
+            (self.report)(&News::Found { document, remembered: false });
+        }
+        best
+    }
+
+    /// Believes a document by its signature, and remembers it before anybody uses it.
+    fn accept(&mut self, uri: &DiscoveryUri, signed: &Bytes) -> Result<Document, Failure> {
+        let first = self.first_use();
+        let verified = self.expecting(uri, |expected| check(signed, expected))?;
+        self.memory.keep(uri, signed, &verified)?;
+        if first {
+            (self.report)(&News::FirstUse { key: verified.key() });
+        }
+        Ok(verified.document().clone())
+    }
+
+    fn remembered(&self) -> Option<Document> {
+        let last = |uri| self.expecting(uri, |expected| self.memory.last(uri, expected));
+        self.terms.uris.iter().find_map(last).map(|verified: Verified| verified.document().clone())
+    }
+
+    /// Whether any key would be believed now.
+    fn first_use(&self) -> bool {
+        self.terms.trust == DiscoveryTrust::FirstUse && self.memory.key().is_none()
+    }
+
+    fn expecting<T>(&self, uri: &DiscoveryUri, check: impl FnOnce(&Expected<'_>) -> T) -> T {
+        let known: Vec<Pin> = self.memory.key().into_iter().collect();
+        let trust = match &self.terms.trust {
+            DiscoveryTrust::Pins(pins) => Trust::Pins(pins),
+            DiscoveryTrust::FirstUse if known.is_empty() => Trust::AnyKey,
+            DiscoveryTrust::FirstUse => Trust::Pins(&known),
+        };
+        let min_generation = self.terms.min_generation.max(self.memory.generation());
+        check(&Expected { cluster: &uri.cluster, trust, min_generation, now: now() })
+    }
+}
+
+/// Half of what is left of a document's time.
+fn until_refresh(document: &Document, now: u64) -> Duration {
+    Duration::from_secs(document.expires.saturating_sub(now) / 2).clamp(LONGEST, REFRESH)
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}

@@ -1,0 +1,141 @@
+//! The signature around a document, and what must hold before a document is believed.
+
+use crate::document::Document;
+use crate::fault::Fault;
+use crate::{LABEL, MAX_BYTES, SKEW};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use config_model::discovery::ClusterId;
+use config_model::format::Pin;
+use p256::ecdsa::signature::{Signer as _, Verifier as _};
+use p256::ecdsa::{Signature, SigningKey, VerifyingKey};
+use p256::pkcs8::{DecodePublicKey as _, EncodePublicKey as _};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+/// The signed document as it travels.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Envelope {
+    document: String,
+    key: String,
+    signature: String,
+}
+
+/// Whose signature is good.
+#[derive(Debug, Clone, Copy)]
+pub enum Trust<'a> {
+    /// Keys with one of these hashes.
+    Pins(&'a [Pin]),
+    /// Any key. Insecure: for the first use, where the configuration says so.
+    AnyKey,
+}
+
+/// What is expected of a signed document.
+#[derive(Debug, Clone, Copy)]
+pub struct Expected<'a> {
+    /// The cluster that was asked for.
+    pub cluster: &'a ClusterId,
+    /// Whose signature is good.
+    pub trust: Trust<'a>,
+    /// The lowest generation that is good.
+    pub min_generation: u64,
+    /// The time, Unix seconds.
+    pub now: u64,
+}
+
+/// A document that a trusted key signed. Only [`check`] makes one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verified {
+    document: Document,
+    key: Pin,
+}
+
+impl Verified {
+    /// What it says.
+    pub fn document(&self) -> &Document {
+        &self.document
+    }
+
+    /// The hash of the key that signed it.
+    pub fn key(&self) -> Pin {
+        self.key
+    }
+}
+
+impl Document {
+    /// Signs the document; the result is what an endpoint serves.
+    ///
+    /// Fails where the document is not one that [`check`] could ever accept.
+    pub fn sign(&self, key: &SigningKey) -> Result<Vec<u8>, Fault> {
+        let document = self.encode()?;
+        let signature: Signature = key.sign(&message(&document));
+        let spki = VerifyingKey::from(key).to_public_key_der().map_err(|e| Fault::Malformed(e.to_string()))?;
+        let envelope = Envelope {
+            document: STANDARD.encode(&document),
+            key: STANDARD.encode(spki.as_bytes()),
+            signature: STANDARD.encode(signature.to_bytes()),
+        };
+        let bytes = serde_json::to_vec(&envelope).map_err(|e| Fault::Malformed(e.to_string()))?;
+        if bytes.len() > MAX_BYTES { Err(Fault::TooLarge { found: bytes.len() }) } else { Ok(bytes) }
+    }
+}
+
+fn message(document: &[u8]) -> Vec<u8> {
+    [LABEL, document].concat()
+}
+
+/// SHA-256 of a key's SubjectPublicKeyInfo DER: what is pinned.
+pub fn pin_of(spki: &[u8]) -> Pin {
+    Pin(Sha256::digest(spki).into())
+}
+
+/// Checks a signed document.
+///
+/// Guarantees: total over all bytes; nothing in the document is looked at before its signature was found good.
+/// Checks, in this order: size, envelope, pin, signature, version, form, cluster, generation, time.
+pub fn check(bytes: &[u8], expected: &Expected<'_>) -> Result<Verified, Fault> {
+    if bytes.len() > MAX_BYTES {
+        return Err(Fault::TooLarge { found: bytes.len() });
+    }
+    let envelope: Envelope = serde_json::from_slice(bytes).map_err(|e| Fault::Malformed(e.to_string()))?;
+    let field = |name: &str, text: &str| {
+        STANDARD.decode(text).map_err(|e| Fault::Malformed(format!("`{name}` is not base64: {e}")))
+    };
+    let (document, spki) = (field("document", &envelope.document)?, field("key", &envelope.key)?);
+    let key = pin_of(&spki);
+    let trusted = match expected.trust {
+        Trust::Pins(pins) => pins.contains(&key),
+        Trust::AnyKey => true,
+    };
+    if !trusted {
+        return Err(Fault::PinUnknown { found: key.to_string() });
+    }
+    let public = VerifyingKey::from_public_key_der(&spki)
+        .map_err(|_opaque| Fault::Malformed("`key` is not the SubjectPublicKeyInfo of a P-256 key".to_owned()))?;
+    let signature = Signature::from_slice(&field("signature", &envelope.signature)?)
+        .map_err(|_opaque| Fault::Malformed("`signature` is not the 64 bytes r ‖ s of ECDSA P-256".to_owned()))?;
+    public.verify(&message(&document), &signature).map_err(|_opaque| Fault::Signature)?;
+    let document = Document::decode(&document)?;
+    in_force(&document, expected)?;
+    Ok(Verified { document, key })
+}
+
+/// What only the moment can tell of a document that is signed.
+fn in_force(document: &Document, expected: &Expected<'_>) -> Result<(), Fault> {
+    let Expected { cluster, min_generation: least, now, .. } = *expected;
+    let Document { generation: found, issued, expires, .. } = *document;
+    if document.cluster != *cluster {
+        return Err(Fault::OtherCluster { found: document.cluster.to_string(), expected: cluster.to_string() });
+    }
+    if found < least {
+        return Err(Fault::GenerationBack { found, least });
+    }
+    if issued > now.saturating_add(SKEW) {
+        return Err(Fault::NotYetValid { issued, now });
+    }
+    if expires <= now {
+        return Err(Fault::Expired { expires, now });
+    }
+    Ok(())
+}

@@ -1,0 +1,113 @@
+//! Why a signed document is not accepted: one variant and one code for each reason.
+
+/// Why a signed document is not accepted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// More bytes than a signed document may have.
+    #[error("it has {found} bytes, more than {}", crate::MAX_BYTES)]
+    TooLarge {
+        /// How many there are.
+        found: usize,
+    },
+    /// Not in the form of `WIRE.md`.
+    #[error("it is not a signed document: {0}")]
+    Malformed(String),
+    /// The key that it names is not pinned.
+    #[error("it is signed by the key {found}, which is not pinned")]
+    PinUnknown {
+        /// The key's hash, `sha256:…`.
+        found: String,
+    },
+    /// The signature is not the key's over these bytes.
+    #[error("its signature is not that of its key over its bytes")]
+    Signature,
+    /// A version that this program does not read.
+    #[error("it is of version {found}; this program reads version {}", crate::VERSION)]
+    Version {
+        /// The version.
+        found: u64,
+    },
+    /// Signed for another cluster than the one that was asked for.
+    #[error("it is for the cluster {found}, not for {expected}")]
+    OtherCluster {
+        /// What the document says.
+        found: String,
+        /// What was asked for.
+        expected: String,
+    },
+    /// Older than what was seen already, or than the configuration allows.
+    #[error("its generation is {found}, below {least}, which was seen or is required")]
+    GenerationBack {
+        /// The document's generation.
+        found: u64,
+        /// The lowest that is good.
+        least: u64,
+    },
+    /// Issued in the future.
+    #[error("it is issued at second {issued}, and it is second {now}")]
+    NotYetValid {
+        /// When it was issued, Unix seconds.
+        issued: u64,
+        /// The time.
+        now: u64,
+    },
+    /// Past its end.
+    #[error("it ended at second {expires}, and it is second {now}")]
+    Expired {
+        /// Its end, Unix seconds.
+        expires: u64,
+        /// The time.
+        now: u64,
+    },
+}
+
+impl Fault {
+    /// Every code.
+    pub const CODES: [&'static str; 9] = [
+        "TOO_LARGE",
+        "MALFORMED",
+        "PIN_UNKNOWN",
+        "SIGNATURE",
+        "VERSION",
+        "OTHER_CLUSTER",
+        "GENERATION_BACK",
+        "NOT_YET_VALID",
+        "EXPIRED",
+    ];
+
+    /// The code: stable, for programs.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::TooLarge { .. } => "TOO_LARGE",
+            Self::Malformed(_) => "MALFORMED",
+            Self::PinUnknown { .. } => "PIN_UNKNOWN",
+            Self::Signature => "SIGNATURE",
+            Self::Version { .. } => "VERSION",
+            Self::OtherCluster { .. } => "OTHER_CLUSTER",
+            Self::GenerationBack { .. } => "GENERATION_BACK",
+            Self::NotYetValid { .. } => "NOT_YET_VALID",
+            Self::Expired { .. } => "EXPIRED",
+        }
+    }
+
+    /// What a person can do about it on the machine that refused the document.
+    pub const fn cure(&self) -> &'static str {
+        match self {
+            Self::TooLarge { .. } | Self::Malformed(_) | Self::Signature => {
+                "check that the URI is that of a discovery endpoint; if it is, somebody changes what it serves"
+            }
+            Self::PinUnknown { .. } => {
+                "compare `discovery.pins` with what `pratique discovery show` prints; if they agree, the endpoint is hostile"
+            }
+            Self::Version { .. } => "boot an image that is as new as the master's",
+            Self::OtherCluster { .. } => "compare `discovery.uris` with what `pratique discovery show` prints",
+            Self::GenerationBack { .. } => {
+                "the endpoint serves an old document: see whether the master can publish (`pratique discovery show`)"
+            }
+            Self::NotYetValid { .. } => "set this machine's clock, or give it time servers (`network.ntp`)",
+            Self::Expired { .. } => {
+                "see whether the master can publish (`pratique discovery show`), and whether this machine's clock is right"
+            }
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! What the endpoint keeps: for each cluster its key, the hash of its credential, and its document.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use bytes::Bytes;
+use config_discovery::pin_of;
+use config_model::discovery::ClusterId;
+use config_model::format::Pin;
+use master_store::{EmbeddedStore, Entry, ListQuery, Op, Options, Store as _, StoreError};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Clusters that an endpoint holds unless told otherwise: with the largest documents some 25 MiB.
+pub const DEFAULT_CLUSTERS: usize = 1000;
+/// The store's table.
+const TABLE: &str = "clusters/";
+/// A cluster whose master was never set keeps its place for so long, in seconds.
+const UNUSED: u64 = 3600;
+/// A cluster whose document ended keeps its place for so long, in seconds: a master may be away for a holiday.
+const ENDED: u64 = 90 * 24 * 3600;
+
+/// A failure of the book.
+#[derive(Debug, thiserror::Error)]
+pub enum BookError {
+    /// The store.
+    #[error("the store cannot be used")]
+    Store(#[from] StoreError),
+    /// A record that this program did not write.
+    #[error("the record of cluster {0} is damaged")]
+    Damaged(String),
+    /// No randomness.
+    #[error("the system gives no random bytes")]
+    Random,
+    /// No room.
+    #[error("there are as many clusters as there may be")]
+    Full,
+}
+
+/// One cluster.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Record {
+    /// `sha256:…` of the SubjectPublicKeyInfo of its discovery key.
+    key: String,
+    /// SHA-256 of its credential, hex.
+    credential: String,
+    /// When it was made, Unix seconds.
+    created: u64,
+    /// Its document.
+    pub(crate) document: Option<Kept>,
+}
+
+/// A signed document as it is kept.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Kept {
+    pub(crate) generation: u64,
+    expires: u64,
+    bytes: String,
+}
+
+impl Kept {
+    pub(crate) fn new(generation: u64, expires: u64, bytes: &[u8]) -> Self {
+        Self { generation, expires, bytes: STANDARD.encode(bytes) }
+    }
+
+    /// The exact bytes that were set.
+    pub(crate) fn bytes(&self) -> Option<Bytes> {
+        STANDARD.decode(&self.bytes).ok().map(Bytes::from)
+    }
+}
+
+impl Record {
+    /// The key's hash.
+    pub(crate) fn pin(&self) -> Option<Pin> {
+        self.key.parse().ok()
+    }
+
+    /// Whether it is the cluster's credential. What is compared are hashes of random bytes, so time tells nothing.
+    pub(crate) fn admits(&self, credential: &str) -> bool {
+        self.credential == hash(credential)
+    }
+
+    fn stale(&self, now: u64) -> bool {
+        let end = self.document.as_ref().map_or(self.created + UNUSED, |kept| kept.expires.saturating_add(ENDED));
+        end < now
+    }
+}
+
+/// All clusters.
+#[derive(Debug)]
+pub struct Book {
+    store: EmbeddedStore,
+    most: usize,
+    count: AtomicUsize,
+}
+
+impl Book {
+    /// Opens the book in a folder, or begins one; it holds at most `most` clusters.
+    pub async fn open(folder: &Path, most: usize) -> Result<Self, BookError> {
+        // Nobody watches, so superseded values are of no use; and the whole book is smaller than a log usually is.
+        let options = Options {
+            history_events: 16,
+            history_bytes: 1 << 20,
+            log_bytes: 8 << 20,
+            segment_bytes: 2 << 20,
+            ..Options::default()
+        };
+        let store = EmbeddedStore::open_with(folder, &options)?;
+        let query = ListQuery { prefix: TABLE.to_owned(), ..ListQuery::default() };
+        let count = AtomicUsize::new(store.list(query).await?.entries.len());
+        Ok(Self { store, most, count })
+    }
+
+    /// Makes a cluster: its id and its credential, which is shown this once.
+    pub(crate) async fn create(&self, spki: &[u8], now: u64) -> Result<(ClusterId, String), BookError> {
+        let id = random::<16>().and_then(ClusterId::of).ok_or(BookError::Random)?;
+        let credential = random::<32>().map(|bytes| URL_SAFE_NO_PAD.encode(bytes)).ok_or(BookError::Random)?;
+        let record =
+            Record { key: pin_of(spki).to_string(), credential: hash(&credential), created: now, document: None };
+        let op = Op::create(&path(&id), encode(&id, &record)?);
+        self.make_room(now).await?;
+        if let Err(error) = self.store.commit(vec![op]).await {
+            self.count.fetch_sub(1, Ordering::Relaxed);
+            return Err(error.into());
+        }
+        Ok((id, credential))
+    }
+
+    /// A cluster, and the revision by which it is written again.
+    pub(crate) async fn get(&self, id: &ClusterId) -> Result<Option<(Record, u64)>, BookError> {
+        let Some(entry) = self.store.get(&path(id)).await?.entry else { return Ok(None) };
+        decode(&entry).map(|record| Some((record, entry.modified)))
+    }
+
+    /// Writes a cluster's document; `false` where somebody else wrote meanwhile.
+    pub(crate) async fn set(
+        &self,
+        id: &ClusterId,
+        (record, revision): (Record, u64),
+        document: Kept,
+    ) -> Result<bool, BookError> {
+        let record = Record { document: Some(document), ..record };
+        let op = Op::update(&path(id), revision, encode(id, &record)?);
+        match self.store.commit(vec![op]).await {
+            Ok(_) => Ok(true),
+            Err(StoreError::Conflict { .. }) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Takes a place, after those that nobody uses were given up where there is none.
+    async fn make_room(&self, now: u64) -> Result<(), BookError> {
+        let take = || {
+            let more = |count: usize| (count < self.most).then_some(count + 1);
+            self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+        };
+        if take() {
+            return Ok(());
+        }
+        let query = ListQuery { prefix: TABLE.to_owned(), ..ListQuery::default() };
+        for entry in self.store.list(query).await?.entries {
+            if decode(&entry).is_ok_and(|record| record.stale(now))
+                && self.store.commit(vec![Op::delete(&entry.key, entry.modified)]).await.is_ok()
+            {
+                self.count.fetch_sub(1, Ordering::Relaxed);
+                tracing::info!(key = %entry.key, "a cluster that nobody uses was dropped to make room");
+            }
+        }
+        if take() { Ok(()) } else { Err(BookError::Full) }
+    }
+}
+
+fn path(id: &ClusterId) -> String {
+    format!("{TABLE}{id}")
+}
+
+fn encode(id: &ClusterId, record: &Record) -> Result<Bytes, BookError> {
+    serde_json::to_vec(record).map(Bytes::from).map_err(|_opaque| BookError::Damaged(id.to_string()))
+}
+
+fn decode(entry: &Entry) -> Result<Record, BookError> {
+    serde_json::from_slice(&entry.value).map_err(|_opaque| BookError::Damaged(entry.key.to_string()))
+}
+
+/// SHA-256 of a credential, hex.
+pub(crate) fn hash(credential: &str) -> String {
+    hex::encode(Sha256::digest(credential))
+}
+
+fn random<const N: usize>() -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).ok().map(|()| bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_full_book_drops_what_nobody_uses_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let book = Book::open(dir.path(), 2).await.unwrap();
+        let (used, credential) = book.create(b"a", 0).await.unwrap();
+        let (unused, _) = book.create(b"b", 0).await.unwrap();
+        assert!(matches!(book.create(b"c", 10).await, Err(BookError::Full)));
+        let found = book.get(&used).await.unwrap().unwrap();
+        assert!(found.0.admits(&credential) && !found.0.admits("another"));
+        assert!(book.set(&used, found.clone(), Kept::new(1, 100, b"x")).await.unwrap());
+        assert!(!book.set(&used, found, Kept::new(1, 100, b"y")).await.unwrap(), "somebody wrote meanwhile");
+        book.create(b"c", UNUSED + 1).await.unwrap();
+        assert!(book.get(&unused).await.unwrap().is_none());
+        assert!(matches!(book.create(b"d", UNUSED + 1).await, Err(BookError::Full)));
+        drop(book);
+        let book = Book::open(dir.path(), 2).await.unwrap();
+        assert!(matches!(book.create(b"d", UNUSED + 1).await, Err(BookError::Full)), "counted again after a start");
+        assert_eq!(book.get(&used).await.unwrap().unwrap().0.document.unwrap().bytes().unwrap(), "x");
+        book.create(b"d", ENDED + 101).await.unwrap();
+        assert!(book.get(&used).await.unwrap().is_none(), "its document ended long ago");
+    }
+}

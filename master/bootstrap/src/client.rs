@@ -1,0 +1,225 @@
+//! The other side: one request to an endpoint and its answer.
+
+use crate::answer::Created;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use config_discovery::MAX_BYTES;
+use config_model::discovery::{DiscoveryEndpoint, DiscoveryUri};
+use http::{Method, Request, StatusCode, header};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{DigitallySignedStruct, SignatureScheme};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+/// Longest time for a whole exchange.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Why there is no answer, or not the one that was hoped for.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The connection.
+    #[error("{0} cannot be reached")]
+    Connect(String, #[source] std::io::Error),
+    /// HTTP.
+    #[error("the exchange with {0} failed")]
+    Exchange(String, #[source] Box<dyn std::error::Error + Send + Sync>),
+    /// No answer in time.
+    #[error("{0} did not answer within {seconds} s", seconds = PATIENCE.as_secs())]
+    Silent(String),
+    /// A refusal.
+    #[error("{at} refused ({status}): {code}: {message}")]
+    Refused {
+        /// Who.
+        at: String,
+        /// HTTP status.
+        status: u16,
+        /// The code, printable.
+        code: String,
+        /// The words, printable.
+        message: String,
+    },
+}
+
+impl ClientError {
+    /// The code of a refusal.
+    pub fn code(&self) -> &str {
+        match self {
+            Self::Refused { code, .. } => code,
+            Self::Connect(..) | Self::Exchange(..) | Self::Silent(_) => "",
+        }
+    }
+}
+
+/// An answer.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    /// Status.
+    pub status: StatusCode,
+    /// Body.
+    pub body: Bytes,
+}
+
+/// The way to an endpoint, a connection for each call. What comes back is data from anybody until its signature is checked,
+/// so that with TLS any certificate will do.
+#[derive(Debug, Clone)]
+pub struct Client {
+    endpoint: DiscoveryEndpoint,
+}
+
+impl Client {
+    /// A client of an endpoint.
+    pub fn new(endpoint: DiscoveryEndpoint) -> Self {
+        Self { endpoint }
+    }
+
+    /// Creates a cluster for a discovery key.
+    pub async fn create(&self, spki: &[u8], token: Option<&str>) -> Result<Created, ClientError> {
+        let body = serde_json::json!({"key": STANDARD.encode(spki)}).to_string();
+        let answer = self.send(Method::POST, &self.endpoint.clusters(), token, body.into()).await?;
+        let answer = self.good(answer)?;
+        serde_json::from_slice(&answer).map_err(|error| ClientError::Exchange(self.endpoint.to_string(), error.into()))
+    }
+
+    /// Sets a cluster's master.
+    pub async fn set(uri: &DiscoveryUri, credential: &str, signed: Vec<u8>) -> Result<(), ClientError> {
+        let client = Self::new(uri.endpoint.clone());
+        let answer = client.send(Method::PUT, &uri.master(), Some(credential), signed.into()).await?;
+        client.good(answer).map(drop)
+    }
+
+    /// The signed document of a cluster, as it came.
+    pub async fn get(uri: &DiscoveryUri) -> Result<Bytes, ClientError> {
+        let client = Self::new(uri.endpoint.clone());
+        let answer = client.send(Method::GET, &uri.master(), None, Bytes::new()).await?;
+        client.good(answer)
+    }
+
+    fn good(&self, answer: Answer) -> Result<Bytes, ClientError> {
+        if answer.status.is_success() {
+            return Ok(answer.body);
+        }
+        let value: serde_json::Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+        let text = |key: &str, most: usize| -> String {
+            let text = value.get(key).and_then(serde_json::Value::as_str).unwrap_or_default();
+            text.chars().filter(|c| !c.is_control()).take(most).collect()
+        };
+        Err(ClientError::Refused {
+            at: self.endpoint.to_string(),
+            status: answer.status.as_u16(),
+            code: text("code", 64),
+            message: text("message", 512),
+        })
+    }
+
+    /// One request.
+    pub async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        bearer: Option<&str>,
+        body: Bytes,
+    ) -> Result<Answer, ClientError> {
+        let at = || self.endpoint.to_string();
+        let exchange = async {
+            let host = self.endpoint.host().to_string();
+            let connect = |source| ClientError::Connect(at(), source);
+            let tcp = TcpStream::connect((host.as_str(), self.endpoint.port())).await.map_err(connect)?;
+            if !self.endpoint.tls {
+                return self.exchange(tcp, method, path, bearer, body).await;
+            }
+            let name = ServerName::try_from(host).map_err(|error| ClientError::Exchange(at(), error.into()))?;
+            let tls = any_server().map_err(|error| ClientError::Exchange(at(), error.into()))?;
+            let stream = TlsConnector::from(tls).connect(name, tcp).await.map_err(connect)?;
+            self.exchange(stream, method, path, bearer, body).await
+        };
+        tokio::time::timeout(PATIENCE, exchange).await.unwrap_or_else(|_elapsed| Err(ClientError::Silent(at())))
+    }
+
+    async fn exchange<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+        &self,
+        stream: S,
+        method: Method,
+        path: &str,
+        bearer: Option<&str>,
+        body: Bytes,
+    ) -> Result<Answer, ClientError> {
+        let fail =
+            |error: Box<dyn std::error::Error + Send + Sync>| ClientError::Exchange(self.endpoint.to_string(), error);
+        let (mut sender, driver) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| fail(error.into()))?;
+        let driver = tokio::spawn(driver);
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::HOST, self.endpoint.address.to_string())
+            .header(header::CONTENT_TYPE, "application/json");
+        if let Some(bearer) = bearer {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {bearer}"));
+        }
+        let request = request.body(Full::new(body)).map_err(|error| fail(error.into()))?;
+        let answer = sender.send_request(request).await.map_err(|error| fail(error.into()))?;
+        let status = answer.status();
+        let body = Limited::new(answer.into_body(), MAX_BYTES).collect().await.map_err(fail)?.to_bytes();
+        driver.abort();
+        Ok(Answer { status, body })
+    }
+}
+
+/// Accepts any certificate from a server that holds its key.
+#[derive(Debug)]
+struct AnyServer(WebPkiSupportedAlgorithms);
+
+fn any_server() -> Result<Arc<ClientConfig>, rustls::Error> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let verifier = Arc::new(AnyServer(provider.signature_verification_algorithms));
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier)
+        .with_no_client_auth();
+    Ok(Arc::new(config))
+}
+
+impl ServerCertVerifier for AnyServer {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, cert, signed, &self.0)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, cert, signed, &self.0)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_schemes()
+    }
+}

@@ -1,0 +1,132 @@
+//! `discovery`: the endpoint by which machines find their masters, for a host outside the clusters.
+//!
+//! One process, one folder, one port; enter by [`main`]. `SIGTERM` ends it, open requests finish.
+
+use clap::Parser;
+use config_model::discovery::DiscoveryEndpoint;
+use master_bootstrap::{Book, DEFAULT_CLUSTERS, Endpoint, Limits, Rates, serve};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Hands signed documents from clusters to the machines that look for them. Nobody need trust it: machines check the signature.
+#[derive(Debug, Parser)]
+#[command(name = "discovery", version)]
+struct Arguments {
+    /// Where to listen.
+    #[arg(long, default_value = "127.0.0.1:8080")]
+    listen: SocketAddr,
+    /// Where what is kept lies.
+    #[arg(long)]
+    data: PathBuf,
+    /// How others reach this endpoint, http://HOST[:PORT][/PATH] or https; the address of --listen where it is one.
+    #[arg(long)]
+    url: Option<String>,
+    /// A file with a token that whoever creates a cluster must show. Without it anybody may, within --clusters.
+    #[arg(long)]
+    token_file: Option<PathBuf>,
+    /// Clusters at most.
+    #[arg(long, default_value_t = DEFAULT_CLUSTERS)]
+    clusters: usize,
+    /// A certificate chain (PEM), to speak TLS.
+    #[arg(long, requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The certificate's private key (PEM).
+    #[arg(long, requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let outcome = match runtime {
+        Ok(runtime) => runtime.block_on(run(arguments)),
+        Err(error) => Err(format!("threads cannot be started: {error}")),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(arguments: Arguments) -> Result<(), String> {
+    let token = arguments.token_file.as_deref().map(token).transpose()?;
+    if token.is_none() {
+        tracing::warn!(clusters = arguments.clusters, "no --token-file: anybody may create clusters here");
+    }
+    let tls = match (&arguments.tls_cert, &arguments.tls_key) {
+        (Some(cert), Some(key)) => Some(tls(cert, key)?),
+        (_, _) => None,
+    };
+    let listener = TcpListener::bind(arguments.listen).await.map_err(|error| {
+        format!("cannot listen on {}: {error}; another process may have the port", arguments.listen)
+    })?;
+    let listen = listener.local_addr().unwrap_or(arguments.listen);
+    let address = address(arguments.url.as_deref(), listen, tls.is_some())?;
+    let book = Book::open(&arguments.data, arguments.clusters)
+        .await
+        .map_err(|error| format!("cannot open {}: {error}: {:?}", arguments.data.display(), error))?;
+    let endpoint = Arc::new(Endpoint::new(book, address.clone(), token.as_deref(), Rates::default()));
+    let (mut term, mut int) = match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
+        (Ok(term), Ok(int)) => (term, int),
+        (Err(error), _) | (_, Err(error)) => return Err(format!("signals cannot be received: {error}")),
+    };
+    // Cancel-safe: a signal that is not taken here is not needed.
+    let end = async move {
+        tokio::select! {
+            _ = term.recv() => {}
+            _ = int.recv() => {}
+        }
+    };
+    tracing::info!(%listen, url = %address, "serving");
+    serve(listener, tls, endpoint, Limits::default(), end).await;
+    Ok(())
+}
+
+/// How others reach this endpoint.
+fn address(url: Option<&str>, listen: SocketAddr, tls: bool) -> Result<DiscoveryEndpoint, String> {
+    let Some(url) = url else {
+        if listen.ip().is_unspecified() {
+            return Err(format!("{listen} is every address: say with --url how others reach this endpoint"));
+        }
+        let url = format!("http{}://{listen}", if tls { "s" } else { "" });
+        return url.parse().map_err(|error| format!("{url}: {error}"));
+    };
+    url.parse().map_err(|error: config_model::format::FormatError| {
+        let hint = error.suggestion.as_ref().map(|hint| format!("; {hint}")).unwrap_or_default();
+        format!("--url {url}: {error}{hint}")
+    })
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, String> {
+    std::fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
+}
+
+fn token(path: &Path) -> Result<String, String> {
+    let text = String::from_utf8(read(path)?).unwrap_or_default().trim().to_owned();
+    if text.len() < 16 || !text.bytes().all(|b| b.is_ascii_graphic()) {
+        return Err(format!("{} holds no token: write at least 16 printable characters", path.display()));
+    }
+    Ok(text)
+}
+
+fn tls(cert: &Path, key: &Path) -> Result<Arc<rustls::ServerConfig>, String> {
+    let chain: Vec<_> = CertificateDer::pem_slice_iter(&read(cert)?)
+        .collect::<Result<_, _>>()
+        .map_err(|error| format!("{}: {error}", cert.display()))?;
+    let secret = PrivateKeyDer::from_pem_slice(&read(key)?).map_err(|error| format!("{}: {error}", key.display()))?;
+    let config = rustls::ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, secret))
+        .map_err(|error| format!("TLS with {} and {}: {error}", cert.display(), key.display()))?;
+    Ok(Arc::new(config))
+}

@@ -1,0 +1,87 @@
+//! What the endpoint refuses, each with its code and status.
+
+use config_discovery::Fault;
+use http::StatusCode;
+use std::time::Duration;
+
+/// Why a request is refused.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Refusal {
+    /// No such path or cluster, or nothing was set yet.
+    #[error("there is nothing here: no such path or cluster, or its master was not set yet")]
+    Unknown,
+    /// The path has other methods.
+    #[error("this path does not take this method")]
+    Method,
+    /// A new cluster needs the operator's token.
+    #[error("this endpoint makes clusters for those who have its operator's token: give it with --token-file")]
+    Token,
+    /// Not the cluster's credential.
+    #[error("this is not the credential of this cluster")]
+    Credential,
+    /// The body did not come in time.
+    #[error("the request's body did not come in time")]
+    Slow,
+    /// The body is too large.
+    #[error("the request's body is larger than {0} bytes")]
+    TooLarge(usize),
+    /// The body has another form.
+    #[error("the request is not in its form: {0}")]
+    Malformed(String),
+    /// This address asks too often.
+    #[error("this address asks too often; next in {} s", .0.as_secs() + 1)]
+    RateLimited(Duration),
+    /// No room for a new cluster.
+    #[error("this endpoint holds as many clusters as it may; its operator can raise --clusters")]
+    Full,
+    /// The store failed.
+    #[error("this endpoint cannot write: {0}")]
+    Store(String),
+    /// The signed document is not accepted.
+    #[error("the signed document is not accepted: {0}")]
+    Document(#[from] Fault),
+}
+
+impl Refusal {
+    /// The code: stable, for programs.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Unknown => "UNKNOWN",
+            Self::Method => "METHOD",
+            Self::Token => "TOKEN",
+            Self::Credential => "CREDENTIAL",
+            Self::Slow => "SLOW",
+            Self::TooLarge(_) => "TOO_LARGE",
+            Self::Malformed(_) => "MALFORMED",
+            Self::RateLimited(_) => "RATE_LIMITED",
+            Self::Full => "FULL",
+            Self::Store(_) => "STORE",
+            Self::Document(fault) => fault.code(),
+        }
+    }
+
+    /// The status.
+    pub fn status(&self) -> StatusCode {
+        match self {
+            Self::Unknown => StatusCode::NOT_FOUND,
+            Self::Method => StatusCode::METHOD_NOT_ALLOWED,
+            Self::Token => StatusCode::UNAUTHORIZED,
+            Self::Credential => StatusCode::FORBIDDEN,
+            Self::Slow => StatusCode::REQUEST_TIMEOUT,
+            Self::TooLarge(_) | Self::Document(Fault::TooLarge { .. }) => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::RateLimited(_) => StatusCode::TOO_MANY_REQUESTS,
+            Self::Full | Self::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Document(Fault::GenerationBack { .. }) => StatusCode::CONFLICT,
+            Self::Malformed(_)
+            | Self::Document(
+                Fault::Malformed(_)
+                | Fault::PinUnknown { .. }
+                | Fault::Signature
+                | Fault::Version { .. }
+                | Fault::OtherCluster { .. }
+                | Fault::NotYetValid { .. }
+                | Fault::Expired { .. },
+            ) => StatusCode::BAD_REQUEST,
+        }
+    }
+}
