@@ -82,8 +82,8 @@ pub(crate) fn old_image(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
     let rule = cluster.lab.kubectl(&["get", "certificatepolicies", "-o", "jsonpath={.items[0].spec.rules[0].name}"])?;
     // A lower minimum has to be asked for in so many words.
-    let word = format!("pratique.dev/lower-min-svn={}=1", rule.trim());
-    cluster.lab.kubectl(&["annotate", "certificatepolicy", &policy, "--overwrite", &word])?;
+    let consent = format!("pratique.dev/lower-min-svn={}=1", rule.trim());
+    cluster.lab.kubectl(&["annotate", "certificatepolicy", &policy, "--overwrite", &consent])?;
     set(cluster, 1)?;
     outcome
 }
