@@ -69,7 +69,10 @@ impl Writer {
             number: head.number + 1,
             previous: head.hash,
             time: format!("2026-01-01T00:{:02}:00Z", head.number % 60),
-            verdict: Entry { message: "x".repeat(usize::try_from(head.number % 7).unwrap()), ..Entry::of(Kind::Joined, "worker-1") },
+            verdict: Entry {
+                message: "x".repeat(usize::try_from(head.number % 7).unwrap()),
+                ..Entry::of(Kind::Joined, "worker-1")
+            },
         };
         let json = serde_json::to_vec(&record).unwrap();
         *head = Head { number: record.number, hash: Digest::of(&json) };
