@@ -9,7 +9,7 @@ use sha2::{Digest as _, Sha512};
 use x509_parser::oid_registry::{
     OID_EC_P256, OID_KEY_TYPE_EC_PUBLIC_KEY, OID_NIST_EC_P384, OID_PKCS1_RSAENCRYPTION, Oid,
 };
-use x509_parser::prelude::FromDer as _;
+use x509_parser::prelude::{FromDer as _, X509Certificate};
 use x509_parser::x509::SubjectPublicKeyInfo;
 
 const RSA_SHA256: &str = "1.2.840.113549.1.1.11";
@@ -47,6 +47,19 @@ pub(crate) fn verifies(oid: &str, spki: &[u8], message: &[u8], signature: &[u8])
         _ => return false,
     };
     UnparsedPublicKey::new(algorithm, &key.subject_public_key.data).verify(message, signature).is_ok()
+}
+
+/// Whether `parent` is named as the issuer of a certificate and its key signed it. What `parent` may issue is the caller's to
+/// ask.
+pub(crate) fn signed_by(certificate: &X509Certificate<'_>, parent: &X509Certificate<'_>) -> bool {
+    certificate.issuer().as_raw() == parent.subject().as_raw()
+        && certificate.signature_algorithm == certificate.tbs_certificate.signature
+        && verifies(
+            &certificate.signature_algorithm.algorithm.to_id_string(),
+            parent.public_key().raw,
+            certificate.tbs_certificate.as_ref(),
+            &certificate.signature_value.data,
+        )
 }
 
 fn kind(key: &SubjectPublicKeyInfo<'_>) -> Option<Kind> {

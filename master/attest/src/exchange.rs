@@ -213,21 +213,17 @@ impl Desk {
         let now = SystemTime::now();
         let remote = remote(peer);
         tracing::info!(code = %refusal.code(), remote, message = refusal.message(), "refused");
+        let mut changed = None;
         if let Some((proven, consequence)) = refusal.consequence() {
-            let id = proven.id();
             match record::refusal(&self.client, &self.inventory, proven, consequence, refusal, now).await {
-                Ok(changed) => {
-                    let changed = changed.as_ref().map(|(before, after)| (before, after));
-                    self.journal.refused(refusal, changed).await;
-                }
+                Ok(written) => changed = written,
                 Err(error) => {
-                    self.journal.refused(refusal, None).await;
-                    tracing::error!(machine = id.name, error = %chain(&error), "a proven refusal could not be recorded");
+                    let machine = &proven.id().name;
+                    tracing::error!(machine, error = %chain(&error), "a proven refusal could not be recorded");
                 }
             }
-        } else {
-            self.journal.refused(refusal, None).await;
         }
+        self.journal.refused(refusal, changed.as_ref().map(|(before, after)| (before, after))).await;
         self.ring.record(Entry::refused(refusal, remote, now));
     }
 

@@ -203,35 +203,25 @@ fn signed(key: &[u8], line: &Line<'_>) -> bool {
 fn log_key(segment: &Segment, pins: &[Digest]) -> Result<Vec<u8>, String> {
     let decode = |text: &str, what: &str| STANDARD.decode(text).map_err(|_bad| format!("the {what} is not base64"));
     let (leaf, root) = (decode(&segment.certificate, "certificate")?, decode(&segment.root, "root")?);
-    let parse = |der: &[u8], what: &str| -> Result<(), String> {
-        match X509Certificate::from_der(der) {
-            Ok(([], _)) => Ok(()),
-            Ok(_) | Err(_) => Err(format!("the {what} is not a certificate")),
-        }
-    };
-    parse(&leaf, "log's certificate")?;
-    parse(&root, "root")?;
-    let (Ok((_, leaf)), Ok((_, root))) = (X509Certificate::from_der(&leaf), X509Certificate::from_der(&root)) else {
-        return Err("a certificate cannot be read".to_owned());
-    };
+    let (leaf, root) = (certificate(&leaf, "log's certificate")?, certificate(&root, "root")?);
     let pin = Digest::of(root.public_key().raw);
     if !pins.contains(&pin) {
         return Err(format!("its root is {}, which is none of the pins", pin.to_text()));
     }
-    let by_root = leaf.issuer().as_raw() == root.subject().as_raw()
-        && leaf.signature_algorithm == leaf.tbs_certificate.signature
-        && crate::x509::verifies(
-            &leaf.signature_algorithm.algorithm.to_id_string(),
-            root.public_key().raw,
-            leaf.tbs_certificate.as_ref(),
-            &leaf.signature_value.data,
-        );
+    let by_root = crate::x509::signed_by(&leaf, &root);
     let subject = leaf.subject().iter_common_name().next().and_then(|name| name.as_str().ok()).unwrap_or_default();
     let ca = leaf.basic_constraints().ok().flatten().is_some_and(|constraints| constraints.value.ca);
     if !by_root || ca || subject.strip_prefix(SUBJECT) != Some(segment.cluster.as_str()) {
         return Err("the log's certificate is not one that the root made for this cluster's log".to_owned());
     }
     Ok(leaf.public_key().subject_public_key.data.to_vec())
+}
+
+fn certificate<'a>(der: &'a [u8], what: &str) -> Result<X509Certificate<'a>, String> {
+    match X509Certificate::from_der(der) {
+        Ok(([], certificate)) => Ok(certificate),
+        Ok(_) | Err(_) => Err(format!("the {what} is not a certificate")),
+    }
 }
 
 /// Checks a log: files in any order, each with one segment or more. `pins` are the roots' pins; `noted` are heads that
