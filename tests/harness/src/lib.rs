@@ -13,6 +13,7 @@ pub mod oci;
 pub mod process;
 pub mod qmp;
 pub mod registry;
+mod stall;
 pub mod tools;
 pub mod tpm;
 pub mod wait;

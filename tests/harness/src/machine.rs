@@ -4,7 +4,7 @@ use crate::process::{Owned, run};
 use crate::tools::Tools;
 use crate::tpm::SoftTpm;
 use crate::wait::eventually;
-use crate::{Error, Result, file_error, qmp};
+use crate::{Error, Result, file_error, qmp, stall};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -106,6 +106,7 @@ impl Blueprint {
         let tpm = self.tpm(tools)?.start(tools, &socket, &self.dir.join("swtpm.log"))?;
         let monitor = self.dir.join("qmp.sock");
         std::fs::remove_file(&monitor).ok();
+        let mark = std::fs::metadata(self.console()).map_or(0, |file| usize::try_from(file.len()).unwrap_or(0));
         let command = self.qemu(tools, &socket, &monitor);
         let qemu = Owned::start(command, &self.dir.join("qemu.log"))?;
         let machine = Machine { name: self.name.clone(), dir: self.dir.clone(), qemu, tpm };
@@ -117,6 +118,7 @@ impl Blueprint {
             let output = std::fs::read_to_string(self.dir.join("qemu.log")).unwrap_or_default();
             Err(Error::Failed { program: "qemu".into(), status: "at start".into(), output })
         })?;
+        stall::watch(machine.clone(), mark);
         Ok(machine)
     }
 

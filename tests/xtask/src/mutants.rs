@@ -2,8 +2,9 @@
 //! the real one.
 //!
 //! A copy of `config` is built once, in which a check whose name stands in an environment variable always passes; nothing
-//! of this is in the real source. A mutant is killed when the attacks fail with it. Checks that end an exchange because
-//! there is nothing to go on with (a structure that does not parse) have no such mutant.
+//! of this is in the real source. Every check that the attacks meet has its mutant, whether an attack fails it or not, for
+//! each of its codes apart. A mutant is killed when the attacks fail with it. What ends an exchange because there is nothing
+//! to go on with (a structure that does not parse) can't be passed over, so it has none.
 
 use crate::build;
 use crate::host;
@@ -15,18 +16,29 @@ use std::process::{Command, Stdio};
 /// Where a check is recorded, in the real source.
 const PLACE: &str = "        if !ok && self.first.is_none() {";
 /// The same in the copy.
-const BLIND: &str = "        let ok = blind(name, ok);\n        if !ok && self.first.is_none() {";
-/// What the copy's verdicts have beside it. The names of checks that failed are collected in a file.
+const BLIND: &str = "        let ok = blind(name, code, ok);\n        if !ok && self.first.is_none() {";
+/// What an exchange ends with that has nothing to go on with, in the real source.
+const END: &str = "        self.test(name, code, false, expected, actual);";
+/// The same in the copy.
+const SEEN: &str =
+    "        ENDING.set(true);\n        self.test(name, code, false, expected, actual);\n        ENDING.set(false);";
+/// What the copy's verdicts have beside it. The checks that were met are collected in a file.
 const FUNCTION: &str = r#"
-fn blind(name: &str, ok: bool) -> bool {
+thread_local! { static ENDING: std::cell::Cell<bool> = const { std::cell::Cell::new(false) }; }
+
+fn blind(name: &str, code: Code, ok: bool) -> bool {
     use std::io::Write as _;
     static BLIND: std::sync::LazyLock<Option<String>> = std::sync::LazyLock::new(|| std::env::var("PRATIQUE_BLIND").ok());
     static NAMES: std::sync::LazyLock<Option<String>> = std::sync::LazyLock::new(|| std::env::var("PRATIQUE_NAMES").ok());
-    if let Some(path) = NAMES.as_ref().filter(|_| !ok) {
-        let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
-        drop(file.and_then(|mut file| file.write_all(format!("{name}\n").as_bytes())));
+    if ENDING.get() {
+        return ok;
     }
-    ok || BLIND.as_deref() == Some(name)
+    let check = format!("{code} {name}");
+    if let Some(path) = NAMES.as_ref() {
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+        drop(file.and_then(|mut file| file.write_all(format!("{check}\n").as_bytes())));
+    }
+    ok || BLIND.as_ref() == Some(&check)
 }
 "#;
 
@@ -82,13 +94,13 @@ fn prepare(copy: &Path) -> Outcome {
     std::fs::copy(&lock, copy.join("Cargo.lock")).map_err(failed("copy", &lock))?;
     let place = copy.join("config/attest/src/verdict.rs");
     let source = std::fs::read_to_string(&place).map_err(failed("read", &place))?;
-    if source.matches(PLACE).count() != 1 {
+    if source.matches(PLACE).count() != 1 || source.matches(END).count() != 1 {
         return Err(Failure::new(
             "the place where checks are recorded is not found",
-            "bring PLACE in mutants.rs up to date",
+            "bring PLACE and END in mutants.rs up to date",
         ));
     }
-    std::fs::write(&place, source.replace(PLACE, BLIND) + FUNCTION).map_err(failed("write", &place))
+    std::fs::write(&place, source.replace(PLACE, BLIND).replace(END, SEEN) + FUNCTION).map_err(failed("write", &place))
 }
 
 fn attacks(copy: &Path, words: &[&str]) -> Command {
@@ -106,7 +118,7 @@ fn passes(copy: &Path, variable: &str, value: &str) -> Outcome<bool> {
     Ok(status.success())
 }
 
-/// Every check that some attack fails; and that the attacks pass with a verifier that sees.
+/// Every check that an attack meets; and that the attacks pass with a verifier that sees.
 fn names(copy: &Path) -> Outcome<BTreeSet<String>> {
     let list: PathBuf = copy.join("names");
     if !passes(copy, "PRATIQUE_NAMES", &list.display().to_string())? {

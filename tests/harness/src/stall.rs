@@ -1,0 +1,73 @@
+//! Resets a machine, once, whose kernel stalls before init's first line.
+//!
+//! Under software emulation on a crowded host a guest's timer can fail to fire while its kernel comes up: the emulator's
+//! fault and not the image's, and without a cure by itself. A stall after init's first line is nobody's to hide.
+
+use crate::machine::Machine;
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::time::{Duration, Instant};
+
+/// How long a kernel is watched; it has come up long before, or tells of its stall within.
+const LIMIT: Duration = Duration::from_secs(240);
+/// Pause between two looks at the console.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Watches a machine that was just started, from the console's byte `mark` on, beside whatever its test does.
+pub(crate) fn watch(machine: Machine, mark: usize) {
+    std::thread::spawn(move || {
+        let start = Instant::now();
+        while start.elapsed() < LIMIT && machine.alive() {
+            let whole = machine.console_text();
+            match kernel(whole.get(mark.min(whole.len())..).unwrap_or_default()) {
+                Kernel::Silent => std::thread::sleep(PAUSE),
+                Kernel::Up => return,
+                Kernel::Stalled => {
+                    let outcome = machine.reset().map_or_else(|error| error.to_string(), |()| "reset".to_owned());
+                    note(&machine, &format!("the kernel stalled before init: {outcome}"));
+                    return;
+                }
+            }
+        }
+    });
+}
+
+/// A line among those of the console, where whoever looks for the cause of a failure looks first.
+fn note(machine: &Machine, text: &str) {
+    let file = OpenOptions::new().append(true).open(machine.console());
+    drop(file.and_then(|mut file| writeln!(file, "\ntest harness: {text}")));
+}
+
+/// What a console says of the kernel.
+#[derive(Debug, PartialEq, Eq)]
+enum Kernel {
+    /// Nothing yet: a quiet kernel prints errors only.
+    Silent,
+    /// Init has printed its first line.
+    Up,
+    /// It says that it stalls, and init has not come.
+    Stalled,
+}
+
+fn kernel(console: &str) -> Kernel {
+    if console.contains("pratique: ") {
+        return Kernel::Up;
+    }
+    let stall = |line: &str| line.contains("rcu") && line.contains("stall");
+    if console.lines().any(stall) { Kernel::Stalled } else { Kernel::Silent }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_stall_before_init_is_one() {
+        let firmware = "BdsDxe: starting Boot0001 \"UEFI Misc Device\"\n";
+        let stall = "[   25.1] rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:\n";
+        let init = "pratique: 5907 initrd\n";
+        assert_eq!(kernel(firmware), Kernel::Silent);
+        assert_eq!(kernel(&[firmware, stall].concat()), Kernel::Stalled);
+        assert_eq!(kernel(&[firmware, init, stall].concat()), Kernel::Up);
+    }
+}
