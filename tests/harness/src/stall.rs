@@ -34,7 +34,7 @@ pub(crate) fn watch(machine: Machine, mark: usize) {
 
 /// A line among those of the console, where whoever looks for the cause of a failure looks first.
 fn note(machine: &Machine, text: &str) {
-    let file = OpenOptions::new().append(true).open(machine.console());
+    let file = OpenOptions::new().append(true).open(machine.dir.join("console.log"));
     drop(file.and_then(|mut file| writeln!(file, "\ntest harness: {text}")));
 }
 
