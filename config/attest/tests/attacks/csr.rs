@@ -30,8 +30,10 @@ fn the_subject_is_the_nodes_own() {
     }
     for organization in ["system:masters", "", "system:nodes "] {
         client(Code::CsrOrganization, |request| request.organization = organization.to_owned());
+        serving(Code::CsrOrganization, |request| request.organization = organization.to_owned());
     }
     client(Code::CsrSubject, |request| request.unit = Some("operations".to_owned()));
+    serving(Code::CsrSubject, |request| request.unit = Some("operations".to_owned()));
 }
 
 #[test]
@@ -81,9 +83,9 @@ fn extensions_ask_for_no_more_than_a_node_has() {
     });
     serving(Code::CsrUsage, |request| request.extended_usages.push(ExtendedKeyUsagePurpose::Any));
     for critical in [true, false] {
-        client(Code::CsrExtension, |request| {
-            request.extensions.push((vec![1, 3, 6, 1, 4, 1, 99999, 1], vec![0x05, 0x00], critical));
-        });
+        let unknown = (vec![1, 3, 6, 1, 4, 1, 99999, 1], vec![0x05, 0x00], critical);
+        client(Code::CsrExtension, |request| request.extensions.push(unknown.clone()));
+        serving(Code::CsrExtension, |request| request.extensions.push(unknown.clone()));
     }
 }
 
@@ -116,12 +118,17 @@ fn requests_are_parsed_and_signed_by_their_own_keys() {
         client.push(0);
         requests(world, machine, client, machine.serving_csr())
     });
-    refused(Proven, Code::CsrSignature, |world, machine| {
-        let mut serving = machine.serving_csr();
-        if let Some(last) = serving.last_mut() {
+    let damaged = |mut request: Vec<u8>| {
+        if let Some(last) = request.last_mut() {
             *last ^= 1;
         }
-        requests(world, machine, machine.client_csr(), serving)
+        request
+    };
+    refused(Proven, Code::CsrSignature, |world, machine| {
+        requests(world, machine, machine.client_csr(), damaged(machine.serving_csr()))
+    });
+    refused(Proven, Code::CsrSignature, |world, machine| {
+        requests(world, machine, damaged(machine.client_csr()), machine.serving_csr())
     });
 }
 

@@ -79,7 +79,7 @@ fn added_removed_or_reordered_events_and_another_boots_log_do_not_replay() {
 
 #[test]
 fn a_rewritten_event_type_is_unknown_to_policy() {
-    for pcr in [4, 9, 11] {
+    for pcr in [4, 7, 9, 11] {
         refused(Proven, Code::EventUnknown, |world, machine| {
             with_log(world, machine, |log| {
                 let last = last_of(log, pcr);
@@ -128,25 +128,65 @@ fn data_that_was_not_measured_is_refused() {
 
 #[test]
 fn an_event_in_a_register_that_holds_none_is_unknown_unless_the_rule_lets_it_pass() {
-    let measure = |machine: &mut SoftMachine| {
-        let event = Event { pcr: 14, kind: kind::IPL, digest: Digest::of(b"moklist"), data: b"moklist".to_vec() };
-        machine.bank.extend(14, &event.digest);
+    let measure = |machine: &mut SoftMachine, pcr| {
+        let event = Event { pcr, kind: kind::IPL, digest: Digest::of(b"moklist"), data: b"moklist".to_vec() };
+        machine.bank.extend(pcr, &event.digest);
         machine.log.events.push(event);
     };
-    refused(Proven, Code::EventUnknown, |world, machine| {
-        measure(machine);
-        world.join(machine)
-    });
-    let (mut world, mut machine) = lab();
-    world.rule.events.allow_unknown = true;
-    measure(&mut machine);
-    accepted(world.join(&machine));
+    for pcr in [14, 15] {
+        refused(Proven, Code::EventUnknown, |world, machine| {
+            measure(machine, pcr);
+            world.join(machine)
+        });
+        let (mut world, mut machine) = lab();
+        world.rule.events.allow_unknown = true;
+        measure(&mut machine, pcr);
+        accepted(world.join(&machine));
+    }
 }
 
 #[test]
 fn a_register_changed_behind_the_log_is_refused() {
-    refused(Proven, Code::EventLogReplay, |world, machine| {
-        machine.bank.extend(0, &Digest::of(b"firmware implant"));
+    for pcr in [0, 2, 4, 7, 9, 11, 12, 14, 15] {
+        let code = match pcr {
+            12 => Code::OutsideArguments,
+            // Nothing is measured there, so that the log has no event of it to begin with.
+            14 | 15 => Code::EventLogTruncated,
+            _ => Code::EventLogReplay,
+        };
+        refused(Proven, code, |world, machine| {
+            machine.bank.extend(pcr, &Digest::of(b"an implant"));
+            machine.bind_nk();
+            world.join(machine)
+        });
+        refused(Proven, Code::EventLogReplay, |world, machine| {
+            with_log(world, machine, |log| {
+                let digest = Digest::of(b"never measured");
+                log.events.push(Event { pcr, kind: kind::IPL, digest, data: Vec::new() });
+            })
+        });
+    }
+}
+
+#[test]
+fn a_log_without_the_events_of_one_register_is_truncated() {
+    for pcr in [0, 2, 4, 7, 9, 11] {
+        refused(Proven, Code::EventLogTruncated, |world, machine| {
+            with_log(world, machine, |log| log.events.retain(|event| event.pcr != pcr))
+        });
+    }
+}
+
+#[test]
+fn the_variables_of_secure_boot_come_in_their_places() {
+    // Measured in another order, so that what stands first is no statement about Secure Boot.
+    refused(Proven, Code::EventUnknown, |world, machine| {
+        let first = machine.log.events.iter().position(|event| event.pcr == 7).expect("an event");
+        machine.log.events.swap(first, first + 1);
+        let config = machine.bank.get(13);
+        machine.bank = machine.log.replay();
+        machine.bank.set(13, config);
+        machine.bind_nk();
         world.join(machine)
     });
 }
@@ -326,19 +366,21 @@ fn a_rule_may_take_any_measured_configuration() {
 
 #[test]
 fn firmware_is_learned_at_first_admission_and_held_to() {
-    let (mut world, mut machine) = lab();
-    accepted(world.join(&machine));
-    machine.clock.clock += 1;
-    accepted(world.join(&machine));
-    let implant = Event { pcr: 2, kind: 0x8000_0004, digest: Digest::of(b"option ROM"), data: Vec::new() };
-    machine.bank.extend(2, &implant.digest);
-    machine.log.events.push(implant);
-    expect(Proven, Code::FirmwareChanged, world.join(&machine));
-    // An admin's re-admission learns it anew.
-    world.object("worker-1").spec.readmit_until = Some("2030-01-01T00:00:00Z".to_owned());
-    accepted(world.join(&machine));
-    world.object("worker-1").spec.readmit_until = None;
-    accepted(world.join(&machine));
+    for pcr in [0, 2] {
+        let (mut world, mut machine) = lab();
+        accepted(world.join(&machine));
+        machine.clock.clock += 1;
+        accepted(world.join(&machine));
+        let implant = Event { pcr, kind: 0x8000_0004, digest: Digest::of(b"implant"), data: Vec::new() };
+        machine.bank.extend(pcr, &implant.digest);
+        machine.log.events.push(implant);
+        expect(Proven, Code::FirmwareChanged, world.join(&machine));
+        // An admin's re-admission learns it anew.
+        world.object("worker-1").spec.readmit_until = Some("2030-01-01T00:00:00Z".to_owned());
+        accepted(world.join(&machine));
+        world.object("worker-1").spec.readmit_until = None;
+        accepted(world.join(&machine));
+    }
 }
 
 #[test]
