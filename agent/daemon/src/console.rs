@@ -34,6 +34,9 @@ pub(crate) fn milestone(milestone: &Milestone<'_>) {
         Milestone::Refused { code, message, again } => {
             refused(code, &format!("{message} (next attempt in {} s)", again.as_secs().max(1)));
         }
+        Milestone::Queued { message, again } => {
+            say(&format!("QUEUED: {message} (next look in {} s)", again.as_secs().max(1)));
+        }
         Milestone::Failed { error, again } => {
             say(&format!("not enrolled yet: {} (next attempt in {} s)", chain(error), again.as_secs().max(1)));
         }

@@ -44,13 +44,18 @@ pub(crate) fn endpoint(address: &config_model::format::Endpoint) -> Result<Endpo
         .ok_or_else(|| Error::NotForAnAgent(format!("{address} is no address that TLS can name")))
 }
 
-/// The node's name: the configured one, else the host's where that says something.
+/// The node's name: the configured one, else the host's where that says something. A machine that joins may have none: its
+/// endorsement key gives it one, or the master does.
 pub(crate) fn node_name(machine: &MachineConfig) -> Result<String, Error> {
     if let Some(name) = &machine.name {
         return Ok(name.as_str().to_owned());
     }
     let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
     let name = host.parse::<config_model::format::NodeName>().ok().filter(|_| host != "localhost");
-    name.map(|name| name.as_str().to_owned())
-        .ok_or_else(|| Error::NotForAnAgent("the machine has no name: add `name = \"…\"` under `[machine]`".to_owned()))
+    if name.is_none() && machine.cluster().is_none() {
+        return Ok(String::new());
+    }
+    name.map(|name| name.as_str().to_owned()).ok_or_else(|| {
+        Error::NotForAnAgent("the first master has no name: add `name = \"…\"` under `[machine]`".to_owned())
+    })
 }

@@ -6,7 +6,7 @@ use crate::endpoint::Endpoints;
 use crate::exchange::{Accepted, Cost, Party, Step, blocking};
 use crate::identity::Slot;
 use crate::keys::NodeKey;
-use crate::pace::{Backoff, Cadence, Next, fraction};
+use crate::pace::{Backoff, Cadence, Next, fraction, spread};
 use crate::pin::Pins;
 use crate::prover::Prover;
 use crate::request::install;
@@ -24,7 +24,8 @@ pub struct Settings {
     pub endpoints: Endpoints,
     /// By what they are known.
     pub pins: Pins,
-    /// What the node says of itself. The name must be set: certificates are requested for it.
+    /// What the node says of itself. Without a name it asks under the one that its endorsement key gives, until the master
+    /// tells it its own.
     pub claims: Claims,
 }
 
@@ -43,6 +44,13 @@ pub enum Milestone<'a> {
         /// Its words.
         message: &'a str,
         /// When the next attempt comes.
+        again: Duration,
+    },
+    /// The machine proved itself, and a person must decide.
+    Queued {
+        /// The master's words: what to type.
+        message: &'a str,
+        /// When the next look comes.
         again: Duration,
     },
     /// An attempt failed without a verdict.
@@ -161,10 +169,20 @@ impl Enroller {
         }
     }
 
-    /// Says what went wrong and waits.
-    async fn pause(&self, error: &Error, again: Duration) {
+    /// Says what went wrong and waits; as long as the master asked for, where a person must decide. Who was told its own name
+    /// asks under it at once.
+    async fn pause(&mut self, error: &Error, again: Duration) {
+        if let Error::Named(name) = error
+            && self.party.claims.name.is_empty()
+        {
+            self.party.claims.name.clone_from(name);
+            return;
+        }
+        let again = if let Error::Queued { after, .. } = error { spread(*after) } else { again };
         if let Error::Refused { code, message, .. } = error {
             (self.report)(&Milestone::Refused { code, message, again });
+        } else if let Error::Queued { message, .. } = error {
+            (self.report)(&Milestone::Queued { message, again });
         } else {
             (self.report)(&Milestone::Failed { error, again });
         }

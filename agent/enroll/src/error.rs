@@ -11,6 +11,9 @@ const CODE_LIMIT: usize = 64;
 /// Longest message that is shown.
 const MESSAGE_LIMIT: usize = 1024;
 
+/// Shortest and longest wait for a person between two looks.
+const QUEUE_BOUNDS: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
+
 /// A failed exchange with the master.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -90,6 +93,17 @@ pub enum Error {
         /// Its words, printable.
         message: String,
     },
+    /// The machine proved itself, and a person must decide.
+    #[error("{message}")]
+    Queued {
+        /// The master's words, printable.
+        message: String,
+        /// When to come back.
+        after: Duration,
+    },
+    /// The machine claims no name, and the master has one for it.
+    #[error("the master knows this machine as {0}")]
+    Named(String),
     /// The certificates that the master gave cannot be used.
     #[error("the master's certificates cannot be used: {0}")]
     Certificates(&'static str),
@@ -112,9 +126,17 @@ pub enum Error {
 impl Error {
     /// A refusal, with what the master wrote made fit for one line of a console.
     pub(crate) fn refused(step: Step, code: &str, message: &str) -> Self {
-        let clean = |text: &str, limit: usize| -> String {
-            text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(limit).collect()
-        };
         Self::Refused { step, code: clean(code, CODE_LIMIT), message: clean(message, MESSAGE_LIMIT) }
     }
+
+    /// That a person must decide; the master's word on when to come back counts within [`QUEUE_BOUNDS`].
+    pub(crate) fn queued(message: &str, after_seconds: Option<u64>) -> Self {
+        let (least, most) = QUEUE_BOUNDS;
+        let after = Duration::from_secs(after_seconds.unwrap_or_default()).clamp(least, most);
+        Self::Queued { message: clean(message, MESSAGE_LIMIT), after }
+    }
+}
+
+fn clean(text: &str, limit: usize) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(limit).collect()
 }

@@ -7,13 +7,15 @@ use crate::keys::NodeKey;
 use crate::pin::{Pins, spki_hash};
 use crate::prover::Prover;
 use crate::request::{Requests, requests};
+use agent_tpm::EndorsementKey;
 use bytes::Bytes;
 use config_attest::question::{Channel, Purpose};
+use config_attest::tpm::Public;
 use config_attest::wire::{
     Certificates, Challenge, Claims, EXPORTER_LABEL, Evidence, Problem, RENEWALS_PATH, SESSIONS_PATH, evidence_path,
 };
-use config_attest::{Digest, prover};
-use http::{Method, Request, header};
+use config_attest::{Code, Digest, name, prover};
+use http::{Method, Request, StatusCode, header};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
@@ -94,7 +96,8 @@ impl Party {
         let party = self.clone();
         let (ek, keys, requests) = blocking(move || {
             let ek = party.prover.endorsement_key(turn)?;
-            Ok((ek.clone(), party.prover.keys(&ek)?, requests(&party.node_key, &party.claims.name)?))
+            let name = party.own_name(&ek);
+            Ok((ek.clone(), party.prover.keys(&ek)?, requests(&party.node_key, &name)?))
         })
         .await?;
         let stream = self.endpoints.connect(tls).await?;
@@ -112,6 +115,16 @@ impl Party {
         let certificates = connection.post(&evidence_path(path, &session), &evidence, Step::Evidence).await?;
         let cost = Cost { bytes: connection.bytes, time: began.elapsed() };
         Ok(Accepted { certificates, requests, cost })
+    }
+
+    /// The name that certificates are asked for: the claimed one, or the one that the endorsement key gives.
+    fn own_name(&self, ek: &EndorsementKey) -> String {
+        if !self.claims.name.is_empty() {
+            return self.claims.name.clone();
+        }
+        let spki = Public::parse(&ek.public).ok().and_then(|public| public.spki().ok());
+        // A key that cannot be read is refused as such, whatever the name.
+        name::derived(&spki.map_or(Digest::ZERO, |spki| Digest::of(&spki)))
     }
 
     fn authority(&self) -> String {
@@ -161,12 +174,17 @@ impl Connection {
             .map_err(Error::Request)?;
         let response = self.sender.send_request(request).await.map_err(Error::Connection)?;
         let status = response.status();
+        let after = response.headers().get(header::RETRY_AFTER).and_then(|text| text.to_str().ok()?.parse().ok());
         let body = Limited::new(response.into_body(), ANSWER_LIMIT).collect().await.map_err(Error::Body)?.to_bytes();
         self.bytes += body.len();
-        if status.is_success() {
+        if status.is_success() && status != StatusCode::ACCEPTED {
             return serde_json::from_slice(&body).map_err(Error::Decode);
         }
         Err(match serde_json::from_slice::<Problem>(&body) {
+            Ok(problem) if status == StatusCode::ACCEPTED => Error::queued(&problem.message, after),
+            Ok(problem) if !problem.node_name.is_empty() && problem.code == Code::NameAssigned.as_str() => {
+                Error::Named(problem.node_name)
+            }
             Ok(problem) => Error::refused(step, &problem.code, &problem.message),
             Err(_not_a_problem) => Error::Status(status),
         })

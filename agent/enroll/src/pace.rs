@@ -93,6 +93,11 @@ fn renewal(third: Duration, chance: f64) -> Duration {
     third.mul_f64(0.9 + chance / 5.0)
 }
 
+/// A wait as long as asked for, and up to half as long again, so that machines that wait together do not come together.
+pub(crate) fn spread(wait: Duration) -> Duration {
+    wait.mul_f64(1.0 + fraction() / 2.0)
+}
+
 /// A random number from 0 to 1. Where the system has no randomness there is no jitter, which does no harm.
 pub(crate) fn fraction() -> f64 {
     let mut bytes = [0; 4];

@@ -30,6 +30,11 @@ struct Node {
 
 /// A machine in the master's inventory that tries `endpoints` and believes `pin`.
 async fn node(master: &Master, endpoints: &[(&str, u16)], pin: [u8; 32]) -> Node {
+    claiming("worker-1", master, endpoints, pin).await
+}
+
+/// The same, under the name that it claims or, without one, that its key gives.
+async fn claiming(name: &str, master: &Master, endpoints: &[(&str, u16)], pin: [u8; 32]) -> Node {
     let swtpm = Swtpm::new();
     let booted = master.register("worker-1", "worker", &swtpm.tcti(), &swtpm.issuer_pem());
     let logs = Logs { firmware: booted.firmware(), config_event: booted.config_event() };
@@ -38,7 +43,7 @@ async fn node(master: &Master, endpoints: &[(&str, u16)], pin: [u8; 32]) -> Node
     let settings = Settings {
         endpoints: Endpoints::new(endpoints).expect("not empty"),
         pins: vec![pin].into(),
-        claims: Claims { name: "worker-1".to_owned(), ..Claims::default() },
+        claims: Claims { name: name.to_owned(), ..Claims::default() },
     };
     let (tell, told) = unbounded_channel();
     let report: Report = Arc::new(move |milestone: &Milestone<'_>| drop(tell.send(line(milestone))));
@@ -53,6 +58,7 @@ fn line(milestone: &Milestone<'_>) -> String {
     match milestone {
         Milestone::Enrolling { .. } => "enrolling".to_owned(),
         Milestone::Refused { code, message, .. } => format!("refused {code} {message}"),
+        Milestone::Queued { message, .. } => format!("queued {message}"),
         Milestone::Failed { error, .. } => format!("failed {}", kind(error)),
         Milestone::Enrolled { node, .. } => format!("enrolled {node}"),
         Milestone::Renewed { .. } => "renewed".to_owned(),
@@ -126,6 +132,26 @@ async fn a_refused_renewal_is_followed_by_joining_anew() {
     told(&mut lines, "renewed").await;
     assert_eq!(master.hellos()[..3], [SESSIONS_PATH, RENEWALS_PATH, SESSIONS_PATH]);
     keeper.abort();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_machine_that_must_wait_for_a_person_says_so_and_comes_back() {
+    let master = Master::start(Temper::AsksAPerson).await;
+    let (identity, _keeper, mut lines, _machine) =
+        node(&master, &[("127.0.0.1", master.port)], master.pin).await.enroll().await;
+    assert_eq!(told(&mut lines, "queued").await, "queued waits as request-1");
+    assert_eq!(identity.node, "worker-1");
+    assert_eq!(master.hellos(), [SESSIONS_PATH, SESSIONS_PATH], "a whole new exchange");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_machine_without_a_name_is_told_its_own_and_asks_under_it() {
+    let master = Master::start(Temper::Good).await;
+    let (identity, _keeper, _lines, _machine) =
+        claiming("", &master, &[("127.0.0.1", master.port)], master.pin).await.enroll().await;
+    assert_eq!(identity.node, "worker-1");
+    assert!(whoami(&identity.client).await.starts_with("system:node:worker-1 "));
+    assert_eq!(master.hellos(), [SESSIONS_PATH, SESSIONS_PATH]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -151,12 +151,12 @@ pub fn check(
 }
 
 /// What was proved, for the statement, with every check for the admin to read.
-pub fn proved(attested: Attested) -> (ProvedMaster, Verdict) {
+pub fn proved(attested: &Attested) -> (ProvedMaster, Verdict) {
     let clock = attested.clock_info();
     let proved = ProvedMaster {
         ek_hash: attested.ek_hash(),
         ak_name: attested.ak_name(),
-        image: attested.image().clone(),
+        image: attested.image().cloned().unwrap_or_default(),
         config: attested.config().cloned(),
         pinned_pcrs: attested.pinned_pcrs().iter().map(|(pcr, value)| (pcr.to_string(), value.to_hex())).collect(),
         counters: Counters {
@@ -166,7 +166,8 @@ pub fn proved(attested: Attested) -> (ProvedMaster, Verdict) {
             safe: clock.safe,
         },
     };
-    (proved, attested.into_verdict())
+    let verdict = attested.verdict();
+    (proved, verdict)
 }
 
 /// Why a statement is not the admin's.

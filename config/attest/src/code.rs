@@ -54,6 +54,9 @@ codes! {
     ProtocolVersion = "PROTOCOL_VERSION", Nothing, "the protocol is not cloud-verify/v1";
     PolicyRejects = "POLICY_REJECTS", Nothing, "the policy that decides for this signer rejects";
     PolicyInvalid = "POLICY_INVALID", Nothing, "the rule that decides has a fault, so nothing is approved by it";
+    Queued = "QUEUED", Nothing, "a person must decide; come back";
+    QueueFull = "QUEUE_FULL", Nothing, "too many requests wait for a person";
+    RequestDenied = "REQUEST_DENIED", Nothing, "a person denied the request";
 
     SessionUnknown = "SESSION_UNKNOWN", Nothing, "there is no such session";
     SessionExpired = "SESSION_EXPIRED", Nothing, "the answer came after the session's time";
@@ -126,6 +129,8 @@ codes! {
     NameMismatch = "NAME_MISMATCH", Nothing, "the claimed name is another node's";
     EkBoundElsewhere = "EK_BOUND_ELSEWHERE", Nothing, "the endorsement key belongs to another Machine";
     MachineBoundToOtherEk = "MACHINE_BOUND_TO_OTHER_EK", Nothing, "the Machine is bound to another endorsement key";
+    NameAssigned = "NAME_ASSIGNED", Nothing, "the machine claimed no name, and has another than its key gives: it must ask under that";
+    NameInvalid = "NAME_INVALID", Nothing, "the claimed name is none that a node can have";
     RoleNotAdmitted = "ROLE_NOT_ADMITTED", Nothing, "the rule does not admit the Machine's role";
     RoleMismatch = "ROLE_MISMATCH", Nothing, "the claimed role is not the Machine's";
 

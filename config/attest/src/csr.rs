@@ -100,6 +100,13 @@ pub(crate) fn check(der: &[u8], profile: Profile, allowed: &Allowed<'_>, checks:
     Ok(Request { spki: info.subject_pki.raw.to_vec(), sans })
 }
 
+/// The common name that a request asks for, whatever else is wrong with it.
+pub(crate) fn common_name(der: &[u8]) -> Option<String> {
+    let (_, request) = X509CertificationRequest::from_der(der).ok()?;
+    let mut names = request.certification_request_info.subject.iter_common_name();
+    names.next()?.as_str().ok().map(str::to_owned)
+}
+
 fn subject(
     info: &x509_parser::certification_request::X509CertificationRequestInfo<'_>,
     name: &str,

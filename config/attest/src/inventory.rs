@@ -20,7 +20,7 @@ impl Inventory {
         let mut inventory = Self::default();
         for machine in machines {
             let Some(name) = machine.metadata.name.clone() else { continue };
-            for hash in &machine.spec.ek.hashes {
+            for hash in machine.spec.ek.hashes.iter().chain(&machine.spec.ek.seen) {
                 if let Ok(hash) = hash.parse() {
                     inventory.listed.entry(hash).or_default().push(name.clone());
                 }
@@ -49,9 +49,14 @@ impl Inventory {
         self.machines.values()
     }
 
-    /// Those that list an EK hash.
+    /// Those that list an EK hash, or let it in at sight.
     pub(crate) fn listing(&self, ek: &Digest) -> Vec<&Machine> {
         self.listed.get(ek).into_iter().flatten().filter_map(|name| self.get(name)).collect()
+    }
+
+    /// Whether an EK belongs to any Machine.
+    pub(crate) fn knows(&self, ek: &Digest) -> bool {
+        self.bound_to(ek).is_some() || !self.listing(ek).is_empty()
     }
 
     /// The one that is bound to an EK.

@@ -16,6 +16,7 @@ mod ek;
 pub mod eventlog;
 mod facts;
 mod inventory;
+pub mod name;
 pub mod pcr;
 pub mod policy;
 pub mod prover;

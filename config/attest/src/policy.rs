@@ -1,6 +1,7 @@
 //! Rules: raw to checked. A rule with a fault decides nothing, so that a typing error never approves.
 
-use config_kube::policy::{CertificatePolicySpec, PolicyName, Rule};
+use crate::ek::EkIssuer;
+use config_kube::policy::{PolicyName, Rule};
 
 /// Default lifetime of a certificate, in seconds.
 pub const DEFAULT_TTL_SECONDS: u64 = 30 * 60;
@@ -18,11 +19,24 @@ pub enum Require {
     Any,
 }
 
-/// A rule of policy `cloud-verify` without faults.
+/// How long a request waits for a person, in seconds, where the rule does not say: a day.
+pub const DEFAULT_WAIT_SECONDS: u64 = 24 * 60 * 60;
+/// Longest wait, in seconds: a day, after which undecided requests are dropped whatever a rule says (as upstream does).
+pub const MAX_WAIT_SECONDS: u64 = DEFAULT_WAIT_SECONDS;
+/// Shortest wait, in seconds.
+pub const MIN_WAIT_SECONDS: u64 = 10;
+/// How many requests wait at once where the rule does not say.
+pub const DEFAULT_WAITING: usize = 100;
+/// Most requests that may wait at once.
+pub const MAX_WAITING: usize = 10_000;
+
+/// A rule for machines without faults.
 #[allow(clippy::struct_excessive_bools, reason = "each is a switch of the rule as the admin writes it")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckedRule {
     pub(crate) name: String,
+    pub(crate) policy: PolicyName,
+    pub(crate) decides: Decides,
     pub(crate) ek_issuers: Vec<String>,
     pub(crate) ek_inventory: bool,
     pub(crate) ek_require: Require,
@@ -38,17 +52,20 @@ pub struct CheckedRule {
     pub(crate) roles: Vec<String>,
 }
 
-/// Who decides a request.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Decision {
-    /// No rule names the signer, or the rule says so.
-    AlwaysReject,
-    /// A person.
-    Queue,
-    /// Nobody looks.
-    InsecureAlwaysApprove,
-    /// The verifier, by this rule.
-    CloudVerify(Box<CheckedRule>),
+/// Who decides, once the machine has proved which it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decides {
+    /// The verifier: whatever fails refuses.
+    Verifier,
+    /// A person, who is shown what failed.
+    Person {
+        /// Seconds that a request waits.
+        expires_seconds: u64,
+        /// Most requests that wait.
+        max_waiting: usize,
+    },
+    /// Nobody.
+    Nobody,
 }
 
 /// What is wrong with a rule.
@@ -61,39 +78,123 @@ pub struct RuleFaults {
     pub faults: Vec<String>,
 }
 
-/// The decision of the first rule that names the signer.
-pub fn decide(policy: &CertificatePolicySpec, signer: &str) -> Result<Decision, RuleFaults> {
-    let Some(rule) = policy.rules.iter().find(|rule| rule.signers.iter().any(|name| name == signer)) else {
-        return Ok(Decision::AlwaysReject);
-    };
-    match rule.policy {
-        PolicyName::AlwaysReject => Ok(Decision::AlwaysReject),
-        PolicyName::Queue => Ok(Decision::Queue),
-        PolicyName::InsecureAlwaysApprove => Ok(Decision::InsecureAlwaysApprove),
-        PolicyName::CloudVerify => CheckedRule::try_from(rule).map(Box::new).map(Decision::CloudVerify),
-    }
-}
-
-/// Every fault of the rules that the verifier would decide by, for the policy's status.
-pub fn faults(policy: &CertificatePolicySpec) -> Vec<String> {
-    policy
-        .rules
-        .iter()
-        .filter(|rule| rule.policy == PolicyName::CloudVerify)
-        .filter_map(|rule| CheckedRule::try_from(rule).err())
-        .map(|faults| faults.to_string())
-        .collect()
-}
-
 impl CheckedRule {
     /// The rule's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
+    /// The rule's policy.
+    pub fn policy(&self) -> PolicyName {
+        self.policy
+    }
+
+    /// Who decides.
+    pub fn decides(&self) -> Decides {
+        self.decides
+    }
+
+    /// Whether what fails refuses, whoever the machine is.
+    pub(crate) fn enforces(&self) -> bool {
+        self.decides == Decides::Verifier
+    }
+
     /// Lifetime of certificates, in seconds.
     pub fn ttl_seconds(&self) -> u64 {
         self.ttl_seconds
+    }
+
+    /// Whether releases signed with this key of the configuration count. Who only looks takes every key.
+    pub(crate) fn takes_release_key(&self, name: &String) -> bool {
+        !self.enforces() || self.release_keys.contains(name)
+    }
+
+    /// The EK issuers that count, of those in the configuration.
+    pub(crate) fn issuers<'a>(&'a self, configured: &'a [EkIssuer]) -> Vec<&'a str> {
+        if self.enforces() {
+            self.ek_issuers.iter().map(String::as_str).collect()
+        } else {
+            configured.iter().map(EkIssuer::name).collect()
+        }
+    }
+}
+
+fn bounded(found: u64, usual: u64, least: u64, most: u64, key: &str, faults: &mut Vec<String>) -> u64 {
+    match found {
+        0 => usual,
+        found if (least..=most).contains(&found) => found,
+        found => {
+            faults.push(format!("{key}: found {found}, expected {least} to {most}"));
+            usual
+        }
+    }
+}
+
+/// Who decides under the rule's policy.
+fn decides(rule: &Rule, faults: &mut Vec<String>) -> Decides {
+    match rule.policy {
+        PolicyName::CloudVerify => Decides::Verifier,
+        PolicyName::InsecureAlwaysApprove => Decides::Nobody,
+        PolicyName::Queue => {
+            let (wait, most) = (rule.queue.expires_seconds, u64::from(rule.queue.max_waiting));
+            let key = "queue.expires";
+            let wait = bounded(wait, DEFAULT_WAIT_SECONDS, MIN_WAIT_SECONDS, MAX_WAIT_SECONDS, key, faults);
+            let most = bounded(most, DEFAULT_WAITING as u64, 1, MAX_WAITING as u64, "queue.max_waiting", faults);
+            Decides::Person { expires_seconds: wait, max_waiting: usize::try_from(most).unwrap_or(DEFAULT_WAITING) }
+        }
+        PolicyName::AlwaysReject => {
+            faults.push("policy: found \"always-reject\", which asks a machine for nothing".to_owned());
+            Decides::Verifier
+        }
+    }
+}
+
+/// What is looked at: as the rule says where it enforces, and else all that can be.
+struct Conditions {
+    ek_inventory: bool,
+    ek_require: Require,
+    secure_boot: bool,
+    allow_unknown: bool,
+    config_measured: bool,
+    config_inventory: bool,
+}
+
+const ALL_THERE_IS: Conditions = Conditions {
+    ek_inventory: true,
+    ek_require: Require::All,
+    secure_boot: true,
+    allow_unknown: false,
+    config_measured: true,
+    config_inventory: true,
+};
+
+fn conditions(rule: &Rule, faults: &mut Vec<String>) -> Conditions {
+    let ek_inventory = inventory(&rule.ek.hashes, "ek.hashes", faults);
+    let ek_require = match rule.ek.require.as_str() {
+        "all" | "" => Require::All,
+        "any" => Require::Any,
+        other => {
+            faults.push(format!("ek.require: found {other:?}, expected \"all\" or \"any\""));
+            Require::All
+        }
+    };
+    if rule.ek.issuers.is_empty() && !ek_inventory {
+        faults.push("ek: name issuers, or set hashes = \"inventory\", or both".to_owned());
+    }
+    if rule.images.release_keys.is_empty() {
+        faults.push("images.release_keys: name at least one release key".to_owned());
+    }
+    let config_inventory = inventory(&rule.config.digests, "config.digests", faults);
+    if config_inventory && !rule.config.measured {
+        faults.push("config: digests = \"inventory\" needs measured = true".to_owned());
+    }
+    Conditions {
+        ek_inventory,
+        ek_require,
+        secure_boot: rule.events.secure_boot,
+        allow_unknown: rule.events.allow_unknown,
+        config_measured: rule.config.measured,
+        config_inventory,
     }
 }
 
@@ -114,21 +215,8 @@ impl TryFrom<&Rule> for CheckedRule {
 
     fn try_from(rule: &Rule) -> Result<Self, RuleFaults> {
         let mut faults = Vec::new();
-        let ek_inventory = inventory(&rule.ek.hashes, "ek.hashes", &mut faults);
-        let ek_require = match rule.ek.require.as_str() {
-            "all" | "" => Require::All,
-            "any" => Require::Any,
-            other => {
-                faults.push(format!("ek.require: found {other:?}, expected \"all\" or \"any\""));
-                Require::All
-            }
-        };
-        if rule.ek.issuers.is_empty() && !ek_inventory {
-            faults.push("ek: name issuers, or set hashes = \"inventory\", or both".to_owned());
-        }
-        if rule.images.release_keys.is_empty() {
-            faults.push("images.release_keys: name at least one release key".to_owned());
-        }
+        let decides = decides(rule, &mut faults);
+        let looked_at = if decides == Decides::Verifier { conditions(rule, &mut faults) } else { ALL_THERE_IS };
         if rule.certificate.roles.is_empty() {
             faults.push("certificate.roles: name at least one role".to_owned());
         }
@@ -137,35 +225,27 @@ impl TryFrom<&Rule> for CheckedRule {
                 faults.push(format!("certificate.roles: found {role:?}, expected \"worker\" or \"master\""));
             }
         }
-        let ttl_seconds = match rule.certificate.ttl_seconds {
-            0 => DEFAULT_TTL_SECONDS,
-            ttl if (MIN_TTL_SECONDS..=MAX_TTL_SECONDS).contains(&ttl) => ttl,
-            ttl => {
-                faults
-                    .push(format!("certificate.ttl: found {ttl} s, expected {MIN_TTL_SECONDS} to {MAX_TTL_SECONDS} s"));
-                DEFAULT_TTL_SECONDS
-            }
-        };
-        let config_inventory = inventory(&rule.config.digests, "config.digests", &mut faults);
-        if config_inventory && !rule.config.measured {
-            faults.push("config: digests = \"inventory\" needs measured = true".to_owned());
-        }
+        let ttl = rule.certificate.ttl_seconds;
+        let ttl_seconds =
+            bounded(ttl, DEFAULT_TTL_SECONDS, MIN_TTL_SECONDS, MAX_TTL_SECONDS, "certificate.ttl", &mut faults);
         let sans_inventory = inventory(&rule.certificate.sans, "certificate.sans", &mut faults);
         if !faults.is_empty() {
             return Err(RuleFaults { rule: rule.name.clone(), faults });
         }
         Ok(Self {
             name: rule.name.clone(),
+            policy: rule.policy,
+            decides,
             ek_issuers: rule.ek.issuers.clone(),
-            ek_inventory,
-            ek_require,
+            ek_inventory: looked_at.ek_inventory,
+            ek_require: looked_at.ek_require,
             release_keys: rule.images.release_keys.clone(),
             min_svn: rule.images.min_svn,
             max_concurrent: rule.images.max_concurrent,
-            secure_boot: rule.events.secure_boot,
-            allow_unknown: rule.events.allow_unknown,
-            config_measured: rule.config.measured,
-            config_inventory,
+            secure_boot: looked_at.secure_boot,
+            allow_unknown: looked_at.allow_unknown,
+            config_measured: looked_at.config_measured,
+            config_inventory: looked_at.config_inventory,
             ttl_seconds,
             sans_inventory,
             roles: rule.certificate.roles.clone(),

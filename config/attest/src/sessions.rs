@@ -27,7 +27,7 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// A session holds about 2 KiB, so 4096 are 8 MiB; a node needs one at a time, and a few after lost connections.
+    /// A session holds about 4 KiB, so 4096 are 16 MiB; a node needs one at a time, and a few after lost connections.
     fn default() -> Self {
         Self { total: 4096, per_ek: 4 }
     }

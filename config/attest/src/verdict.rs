@@ -47,6 +47,28 @@ pub struct Verdict {
     pub claims: Claims,
 }
 
+/// The last check of those that show which machine it is.
+pub(crate) const POSSESSION: &str = "NK policy";
+
+impl Verdict {
+    /// Whether the caller proved by a TPM which machine it is, whatever else failed.
+    pub fn shows_possession(&self) -> bool {
+        self.checks.iter().any(|check| check.ok && check.name == POSSESSION)
+    }
+
+    /// What was not proven, for a person: name, expectation and finding of every failed check.
+    pub fn failed(&self) -> String {
+        let failed = self.checks.iter().filter(|check| !check.ok);
+        let all: Vec<String> = failed
+            .map(|check| {
+                let expected = if check.expected.is_empty() { "nothing" } else { &check.expected };
+                format!("{} (expected {expected}, found {})", check.name, check.actual)
+            })
+            .collect();
+        all.join("; ")
+    }
+}
+
 /// A refusal. Its kind says what it may do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
@@ -136,9 +158,30 @@ pub(crate) struct Checks {
 }
 
 impl Checks {
-    /// Continues a list of an earlier phase.
-    pub(crate) fn resume(list: Vec<Check>) -> Self {
-        Self { list, first: None }
+    /// Continues a list of an earlier phase. Where the rule enforces, nothing in it may have failed: the rule may have been
+    /// another when the list was made.
+    pub(crate) fn resume(list: Vec<Check>, enforces: bool) -> Self {
+        let failed = list.iter().find(|check| enforces && !check.ok).and_then(|check| check.code.parse().ok());
+        Self { list, first: failed }
+    }
+
+    /// Adds the checks of a judgement: they decide where the rule enforces, and are shown to who decides where it does not.
+    pub(crate) fn judged(&mut self, judgement: Self, enforces: bool) {
+        if enforces {
+            self.extend(judgement);
+        } else {
+            self.list.extend(judgement.list);
+        }
+    }
+
+    /// Whether a check of this name passed.
+    pub(crate) fn has_passed(&self, name: &str) -> bool {
+        self.list.iter().any(|check| check.ok && check.name == name)
+    }
+
+    /// How many checks failed.
+    pub(crate) fn failures(&self) -> usize {
+        self.list.iter().filter(|check| !check.ok).count()
     }
 
     /// Records a check; says whether it passed.
@@ -204,6 +247,10 @@ impl Checks {
     /// The code of the first failed check, which names the refusal.
     pub(crate) fn first_failure(&self, stop: Stop) -> Code {
         self.first.unwrap_or(stop.0)
+    }
+
+    pub(crate) fn list(&self) -> &[Check] {
+        &self.list
     }
 
     pub(crate) fn into_list(self) -> Vec<Check> {

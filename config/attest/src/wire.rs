@@ -321,14 +321,17 @@ pub struct Certificates {
     pub renew_after_seconds: u64,
 }
 
-/// What a refused caller gets, with a 4xx or 503 status.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// What a refused caller gets, with a 4xx or 503 status, and one that waits for a person, with 202.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Problem {
     /// Refusal code; a string, so that an older node can show a newer code.
     pub code: String,
     /// For a person.
     pub message: String,
+    /// With `NAME_ASSIGNED`: the node's name.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub node_name: String,
 }
 
 /// The first master names itself to the admin.

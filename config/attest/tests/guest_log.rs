@@ -64,7 +64,7 @@ fn the_builds_prediction_is_what_the_guest_measured() {
 fn a_real_boot_is_accepted_and_secure_boot_is_told_from_its_log() {
     let (mut world, guest) = machine(true);
     let verified = world.join(&guest).unwrap_or_else(|refusal| panic!("{refusal}\n{:#?}", refusal.verdict()));
-    assert_eq!(verified.image().id, manifest().id);
+    assert_eq!(verified.image().expect("an image").id, manifest().id);
     let (mut world, guest) = machine(false);
     assert_eq!(world.join(&guest).expect_err("Secure Boot is required").code(), Code::SecureBootOff);
     world.rule.events.secure_boot = false;

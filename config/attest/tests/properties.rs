@@ -114,7 +114,9 @@ impl Exchange {
         let challenge = sessions.open(admitted, self.world.now, &mut SeededRng::new(SEED)).expect("a challenge");
         assert_eq!(challenge, self.challenge);
         let pending = sessions.take(&challenge.session, self.world.now).expect("the session");
-        match check_evidence(pending, evidence, &references.get(), &self.world.channel, self.world.now) {
+        match check_evidence(pending, evidence, &references.get(), &self.world.channel, self.world.now)
+            .and_then(config_attest::verifier::Claimant::verified)
+        {
             Ok(verified) => {
                 let mut status = config_kube::MachineStatus::default();
                 verified.record(&mut status);

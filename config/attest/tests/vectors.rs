@@ -74,7 +74,8 @@ fn what_a_real_tpm_said_is_accepted_and_the_challenge_is_reproduced() {
         world.issuers = vec![EkIssuer::from_pem("lab-ca", &vector.issuer).expect("an issuer")];
         let ek = Public::parse(vector.hello.keys.ek.as_bytes()).expect("an EK");
         let hash = Digest::of(&ek.spki().expect("an EK")).to_text();
-        world.object("worker-1").spec.ek = EkSelector { hashes: vec![hash], issuers: Vec::new() };
+        world.object("worker-1").spec.ek =
+            EkSelector { hashes: vec![hash], issuers: Vec::new(), ..EkSelector::default() };
         let references = world.references();
         let channel = Channel { server_spki: vector.server_spki, exporter: vector.exporter };
         let admitted = check_hello(&vector.hello, &references.get(), &channel, vector.now)

@@ -41,6 +41,8 @@ pub const IMAGE_LABEL: &str = "pratique.dev/image";
 pub const ROLE_LABEL: &str = "pratique.dev/role";
 /// Label on the Node of a machine that proves nothing: `static`.
 pub const JOIN_LABEL: &str = "pratique.dev/join";
+/// Label on a Node that a policy let in without looking; says which.
+pub const INSECURE_LABEL: &str = "pratique.dev/insecure";
 /// Upstream's label prefix by which `kubectl get nodes` shows roles.
 pub const NODE_ROLE_LABEL_PREFIX: &str = "node-role.kubernetes.io/";
 /// Taint of master machines (upstream's name).

@@ -1,5 +1,6 @@
 //! `Machine`: the inventory of machines that may join, and what each has proved.
 
+use crate::policy::PolicyName;
 use crate::pratique::{Check, resource};
 use k8s_openapi::api::core::v1::Taint;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
@@ -62,6 +63,10 @@ pub struct EkSelector {
     /// Names of EK issuers in the cluster's configuration, any of which must have signed the EK certificate.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub issuers: Vec<String>,
+    /// `sha256:<hex>` of EKs that `insecure-always-approve` let in at sight. They find the Machine again and vouch for
+    /// nothing: `hashes = "inventory"` does not mean them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub seen: Vec<String>,
 }
 
 /// Where a machine stands.
@@ -113,6 +118,9 @@ pub struct MachineStatus {
     /// `sha256:<hex>` of the configuration event that it proved, and where it came from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub config: Option<ProvenConfig>,
+    /// On whose word it was admitted last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub admission: Option<Admission>,
     /// The client certificate that it holds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub certificate: Option<CertificateRef>,
@@ -134,6 +142,23 @@ pub struct MachineStatus {
     /// Standard conditions (`Attested`).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
+}
+
+/// On whose word a machine was admitted.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default)]
+pub struct Admission {
+    /// The policy that admitted it.
+    pub policy: PolicyName,
+    /// Its rule.
+    pub rule: String,
+    /// The CertificateSigningRequest that a person approved; empty where none did.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub request: String,
+    /// Hex digests of the quoted registers that the person approved, by index: a boot into the same needs no person again.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub registers: BTreeMap<String, String>,
 }
 
 /// An image as proved by a machine.

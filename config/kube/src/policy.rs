@@ -4,6 +4,9 @@ use crate::pratique::resource;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
 
+/// Name of the CertificatePolicy that decides; all others are drafts, which show what they would say.
+pub const POLICY_NAME: &str = "cluster";
+
 resource!(
     CertificatePolicy,
     "CertificatePolicy",
@@ -29,6 +32,31 @@ pub struct CertificatePolicySpec {
 pub struct CertificatePolicyStatus {
     /// Faults; the policy is not used while there are any.
     pub faults: Vec<String>,
+    /// Names that the cluster's configuration does not have: they match nothing.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unknown: Vec<String>,
+    /// Of a draft: what it would say to the last exchange of each machine.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub dry_run: Vec<DryRun>,
+}
+
+/// What a draft would say to one machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default)]
+pub struct DryRun {
+    /// The Machine, or the node's claimed name where there is none.
+    pub machine: String,
+    /// `Accepted`, `Queued` or `Refused`.
+    pub verdict: String,
+    /// Code of the refusal; empty where there is none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub code: String,
+    /// Why, and what would not be proven.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// RFC 3339 time of the exchange.
+    pub exchanged: String,
 }
 
 /// The stock policies.
@@ -68,6 +96,26 @@ pub struct Rule {
     pub config: ConfigRule,
     /// What is issued.
     pub certificate: CertificateRule,
+    /// How `queue` keeps requests.
+    #[serde(skip_serializing_if = "QueueRule::is_usual")]
+    pub queue: QueueRule,
+}
+
+/// How `queue` keeps requests for a person.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default)]
+pub struct QueueRule {
+    /// Seconds that a request waits before it is dropped; 0: the default of a day.
+    pub expires_seconds: u64,
+    /// Most requests that wait at once; 0: the default of 100.
+    pub max_waiting: u32,
+}
+
+impl QueueRule {
+    fn is_usual(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// Which endorsement keys a rule takes.

@@ -166,7 +166,7 @@ pub struct NodeAttestationSpec {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeAttestationStatus {
-    /// `Accepted` or `Refused`.
+    /// `Accepted`, `Queued` or `Refused`.
     pub verdict: String,
     /// Refusal code; empty when accepted.
     #[serde(skip_serializing_if = "String::is_empty")]

@@ -50,6 +50,12 @@ pub const CERTIFICATE_TTL: Duration = Duration::from_secs(30 * 60);
 pub const CERTIFICATE_TTL_MIN: Duration = Duration::from_secs(30);
 /// Longest lifetime of node certificates: a proof older than a day is no proof.
 pub const CERTIFICATE_TTL_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+/// Shortest time that a request waits for a person: below it nobody reads it.
+pub const QUEUE_WAIT_MIN: Duration = Duration::from_secs(10);
+/// Longest time that a request waits for a person: upstream drops undecided requests after a day.
+pub const QUEUE_WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+/// Most requests that may wait at once: more than a person would read, and each is an object.
+pub const QUEUE_MAX_WAITING: i64 = 10_000;
 /// Smallest accepted security version number where a rule gives none: the first release's.
 pub const MIN_SVN: u64 = 1;
 

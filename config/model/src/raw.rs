@@ -147,7 +147,12 @@ raw!(
         events: RawRuleEvents,
         config: RawRuleConfig,
         certificate: RawRuleCertificate,
+        queue: RawRuleQueue,
     }
+);
+raw!(
+    /// `queue` of a rule
+    RawRuleQueue { expires: String, max_waiting: i64 }
 );
 raw!(
     /// `ek` of a rule

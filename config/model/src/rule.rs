@@ -2,15 +2,20 @@
 
 use crate::check::{Names, quoted};
 use crate::cluster::named;
-use crate::defaults::{CERTIFICATE_TTL, CERTIFICATE_TTL_MAX, CERTIFICATE_TTL_MIN, MIN_SVN};
+use crate::defaults::{
+    CERTIFICATE_TTL, CERTIFICATE_TTL_MAX, CERTIFICATE_TTL_MIN, MIN_SVN, QUEUE_MAX_WAITING, QUEUE_WAIT_MAX,
+    QUEUE_WAIT_MIN,
+};
 use crate::fault::{FaultKind, Place, Sink};
 use crate::format::{DnsLabel, FormatError, HumanDuration, one_of, text_type};
 use crate::raw::{
-    RawPolicyDocument, RawRule, RawRuleCertificate, RawRuleConfig, RawRuleEk, RawRuleEvents, RawRuleImages, Texts,
+    RawPolicyDocument, RawRule, RawRuleCertificate, RawRuleConfig, RawRuleEk, RawRuleEvents, RawRuleImages,
+    RawRuleQueue, Texts,
 };
 use crate::read::At;
 use crate::suggest::nearest;
-use config_kube::policy::{CertificateRule, ConfigRule, EkRule, EventRule, ImageRule};
+use config_kube::policy::POLICY_NAME;
+use config_kube::policy::{CertificateRule, ConfigRule, EkRule, EventRule, ImageRule, QueueRule};
 use config_kube::{CertificatePolicySpec, PolicyName, Rule, identity};
 use std::fmt;
 use std::str::FromStr;
@@ -23,9 +28,6 @@ pub struct PolicyConfig {
     /// Its rules. Release keys and EK issuers are named only; whether the cluster knows them shows there.
     pub spec: CertificatePolicySpec,
 }
-
-/// Name of the object that a policy document without `[policy] name` describes, and that the master seeds.
-pub const DEFAULT_POLICY: &str = "default";
 
 /// What rules may refer to.
 #[derive(Debug)]
@@ -95,7 +97,7 @@ impl FromStr for Role {
 /// Checks a policy document.
 pub(crate) fn check_document(raw: RawPolicyDocument, sink: &mut Sink<'_>) -> Option<PolicyConfig> {
     let name = raw.policy.and_then(|policy| policy.value.name);
-    let name = name.map_or_else(|| DEFAULT_POLICY.parse().ok(), |name| sink.parse(&name));
+    let name = name.map_or_else(|| POLICY_NAME.parse().ok(), |name| sink.parse(&name));
     let rules = sink.required(raw.rule, &Place::default(), "rule", "at least one `[[rule]]`");
     let spec = check(rules, None, sink);
     Some(PolicyConfig { name: name?, spec })
@@ -121,7 +123,8 @@ fn rule(entry: At<RawRule>, known: Option<&Known>, names: &mut Names, sink: &mut
     if let Some(list) = &signers {
         sink.not_empty(list, "at least one signer");
     }
-    let signers: Vec<Signer> = sink.parse_list(signers.as_ref());
+    let raw_signers = signers;
+    let signers: Vec<Signer> = sink.parse_list(raw_signers.as_ref());
     let policy = policy(raw.policy, &place, sink)?;
     let conditions = Conditions { ek: raw.ek, images: raw.images, events: raw.events, config: raw.config };
     if policy != PolicyName::CloudVerify {
@@ -129,12 +132,17 @@ fn rule(entry: At<RawRule>, known: Option<&Known>, names: &mut Names, sink: &mut
     }
     let verified = policy == PolicyName::CloudVerify;
     let checked = conditions.check(&place, known, verified, sink);
-    let certificate = certificate(raw.certificate, sink);
+    if policy == PolicyName::CloudVerify {
+        refuse_other_signers(raw_signers.as_ref(), sink);
+    }
+    let certificate = certificate(raw.certificate, policy, sink);
+    let queue = queue(raw.queue, policy, sink);
     let mut rule = Rule {
         name: name?.to_string(),
         signers: signers.iter().map(ToString::to_string).collect(),
         policy,
         certificate,
+        queue,
         ..Rule::default()
     };
     if verified {
@@ -262,7 +270,44 @@ fn config(raw: Option<At<RawRuleConfig>>, sink: &mut Sink<'_>) -> ConfigRule {
     ConfigRule { measured, digests }
 }
 
-fn certificate(raw: Option<At<RawRuleCertificate>>, sink: &mut Sink<'_>) -> CertificateRule {
+/// Faults for signers whose requests bring no evidence.
+fn refuse_other_signers(list: Option<&At<Texts>>, sink: &mut Sink<'_>) {
+    let machines = [identity::NODE_CLIENT_SIGNER, identity::NODE_SERVING_SIGNER];
+    let known = SIGNERS.iter().filter(|signer| !machines.contains(signer));
+    let known: Vec<&str> = known.copied().collect();
+    for text in list.iter().flat_map(|list| &list.value).filter(|text| known.contains(&text.value.as_str())) {
+        let suggestion = Some("name it in a rule of its own with `queue` or `always-reject`".to_owned());
+        let expected = "signers of machines: requests of others bring no evidence that cloud-verify could look at";
+        sink.suggest(FaultKind::Conflict, &text.place, quoted(&text.value), expected, suggestion);
+    }
+}
+
+/// How requests wait.
+fn queue(raw: Option<At<RawRuleQueue>>, policy: PolicyName, sink: &mut Sink<'_>) -> QueueRule {
+    let Some(At { value: raw, place }) = raw else { return QueueRule::default() };
+    if policy != PolicyName::Queue {
+        let suggestion = Some("set `policy = \"queue\"` or take it out".to_owned());
+        sink.suggest(FaultKind::Conflict, &place, "`queue`", "none: nothing waits under this policy", suggestion);
+        return QueueRule::default();
+    }
+    let mut expires_seconds = 0;
+    if let Some(text) = &raw.expires
+        && let Some(HumanDuration(given)) = sink.parse(text)
+    {
+        expires_seconds = given.as_secs();
+        if !(QUEUE_WAIT_MIN..=QUEUE_WAIT_MAX).contains(&given) {
+            let [least, most] = [QUEUE_WAIT_MIN, QUEUE_WAIT_MAX].map(HumanDuration);
+            let expected = format!("a duration from {least} to {most}");
+            sink.fault(FaultKind::BadValue, &text.place, quoted(&text.value), &expected);
+        }
+    }
+    let max_waiting = raw.max_waiting.as_ref().and_then(|count| sink.number(count, &(1..=QUEUE_MAX_WAITING)));
+    QueueRule { expires_seconds, max_waiting: max_waiting.unwrap_or(0) }
+}
+
+fn certificate(raw: Option<At<RawRuleCertificate>>, policy: PolicyName, sink: &mut Sink<'_>) -> CertificateRule {
+    // Where machines come that no inventory knows, what they claim is all that there is.
+    let verified = policy == PolicyName::CloudVerify;
     let At { value: raw, .. } = raw.unwrap_or_default();
     let mut ttl = CERTIFICATE_TTL;
     if let Some(text) = &raw.ttl
@@ -286,7 +331,11 @@ fn certificate(raw: Option<At<RawRuleCertificate>>, sink: &mut Sink<'_>) -> Cert
     let roles = if raw.roles.is_none() { vec![Role::Worker] } else { roles };
     CertificateRule {
         ttl_seconds: ttl.as_secs(),
-        sans: inventory(raw.sans.as_ref(), "claims", sink),
+        sans: if raw.sans.is_none() && !verified {
+            String::new()
+        } else {
+            inventory(raw.sans.as_ref(), "claims", sink)
+        },
         roles: roles.iter().map(ToString::to_string).collect(),
     }
 }

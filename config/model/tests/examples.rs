@@ -97,7 +97,7 @@ fn a_master_on_a_plain_host_needs_no_machine() {
 #[test]
 fn policies_and_images_are_documents_too() {
     let Document::Policy(policy) = example("policy.toml") else { panic!("not a policy") };
-    assert_eq!((policy.name.as_str(), policy.spec.rules.len()), ("default", 2));
+    assert_eq!((policy.name.as_str(), policy.spec.rules.len()), ("cluster", 2));
     let Document::Image(image) = example("image.toml") else { panic!("not an image") };
     assert_eq!(image.role, Some(config_model::rule::Role::Worker));
     assert_eq!(image.cmdline_extra.as_str(), "quiet loglevel=4");

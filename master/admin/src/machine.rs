@@ -71,7 +71,11 @@ fn describe(args: &MachineArgs) -> Result<Machine> {
     let spec = MachineSpec {
         role: args.role.clone(),
         addresses: args.address.clone(),
-        ek: EkSelector { hashes: hashes.iter().map(Digest::to_text).collect(), issuers: args.ek_issuer.clone() },
+        ek: EkSelector {
+            hashes: hashes.iter().map(Digest::to_text).collect(),
+            issuers: args.ek_issuer.clone(),
+            ..EkSelector::default()
+        },
         config_digests: digests,
         ..MachineSpec::default()
     };

@@ -18,6 +18,8 @@ mod tls;
 mod verify;
 
 use clap::{Parser, Subcommand};
+use config_kube::CertificatePolicy;
+use config_model::Document;
 use error::{Error, Result};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -41,6 +43,15 @@ enum Command {
     /// Put the cluster on a discovery endpoint, or show what is served there.
     #[command(subcommand)]
     Discovery(discovery::DiscoveryCommand),
+    /// Print the CertificatePolicy of a document of kind `policy`, for `kubectl apply -f -`.
+    Policy {
+        /// Name of the object instead of the document's; under any but `cluster` it is a draft, whose status shows what it would
+        /// say to each machine.
+        #[arg(long)]
+        name: Option<String>,
+        /// The document.
+        file: PathBuf,
+    },
     /// Check TOML documents and report all faults.
     Check {
         /// The documents.
@@ -93,6 +104,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Machine(args) => machine::run(args),
         Command::Issue(args) => issue::run(args),
         Command::Discovery(command) => discovery::run(command),
+        Command::Policy { name, file } => policy(name.as_deref(), file),
         Command::Check { files } => check(files),
         Command::AdminKey { out } => admin_key(out),
         Command::Digest { source, file } => {
@@ -102,6 +114,26 @@ fn run(command: &Command) -> Result<()> {
         Command::Verify(args) => verify::run(args),
         Command::Recover { admin_key, out, file } => recover(admin_key, out, file),
     }
+}
+
+fn policy(name: Option<&str>, file: &std::path::Path) -> Result<()> {
+    let shown = file.display().to_string();
+    let policy = match config_model::parse(files::read(file)?, &shown) {
+        Ok(Document::Policy(policy)) => policy,
+        Ok(other) => {
+            let found = format!("a document of kind `{}`", other.kind());
+            return Err(Error::input(shown, found, "write `kind = \"policy\"` and `[[rule]]` entries"));
+        }
+        Err(faults) => return Err(Error::Faults(faults.to_string())),
+    };
+    let name = name.unwrap_or(policy.name.as_str());
+    if !master_ca::profile::is_dns_name(name) {
+        return Err(Error::input(format!("--name {name}"), "not a name for an object", "use a-z, 0-9 and `-`"));
+    }
+    let manifest = serde_yaml_ng::to_string(&CertificatePolicy::named(name, policy.spec))
+        .map_err(|e| Error::input("the manifest", e.to_string(), "report this"))?;
+    files::say(manifest.trim_end());
+    Ok(())
 }
 
 fn check(paths: &[PathBuf]) -> Result<()> {

@@ -7,11 +7,11 @@ use crate::journal::Journal;
 use crate::{node, record, request};
 use config_attest::verifier::Verified;
 use config_attest::wire::{Certificates, Evidence};
-use config_kube::Machine;
 use config_kube::identity::{NODE_CLIENT_SIGNER, NODE_SERVING_SIGNER};
 use config_kube::k8s_openapi::api::core::v1::Node;
 use config_kube::machine::CertificateRef;
-use master_api::{ApiError, Client, Patch, Reason};
+use config_kube::{Machine, PolicyName};
+use master_api::{ApiError, Client, Happening, Patch, Reason, Recorder, Severity};
 use master_ca::{Authority, NodeCertificates};
 use serde_json::json;
 use std::time::SystemTime;
@@ -23,8 +23,8 @@ pub(crate) struct Admission<'a> {
     pub(crate) authority: &'a Authority,
     pub(crate) inventory: &'a Inventory,
     pub(crate) journal: &'a Journal,
+    pub(crate) events: &'a Recorder,
     pub(crate) generation: u64,
-    pub(crate) machines: &'a config_attest::Inventory,
 }
 
 /// Admits a node. The Machine is recorded first: what fails after it is made good by the next try, and no certificate
@@ -35,8 +35,8 @@ pub(crate) async fn admit(
     evidence: &Evidence,
     now: SystemTime,
 ) -> Result<Certificates, Error> {
-    let machine = admission
-        .machines
+    let machines = admission.inventory.machines();
+    let machine = machines
         .find(verified.machine_id())
         .ok_or_else(|| Error::Api { what: "the Machine", source: ApiError::new(Reason::NotFound, "it is gone") })?;
     let issued = admission.authority.issue_node(verified, admission.generation, now).map_err(Error::Issue)?;
@@ -50,7 +50,23 @@ pub(crate) async fn admit(
         .await
         .map_err(|source| Error::Api { what: "the certificate requests", source })?;
     ensure_node(admission.client, machine, verified).await.map_err(|source| Error::Api { what: "the Node", source })?;
+    if verified.admission().policy == PolicyName::InsecureAlwaysApprove {
+        warn(admission, machine, verified).await;
+    }
     Ok(answer(admission.authority, verified, &issued, now))
+}
+
+/// Says what nobody looked at.
+async fn warn(admission: &Admission<'_>, machine: &Machine, verified: &Verified) {
+    let failed = verified.verdict().failed();
+    let message = format!(
+        "rule `{}` (insecure-always-approve) let this machine in without anybody looking; not proven: {failed}",
+        verified.rule()
+    );
+    tracing::warn!(node = verified.node_name(), "{message}");
+    let reason = "InsecureAlwaysApprove";
+    let happening = Happening { severity: Severity::Warning, reason, action: "Admit", message };
+    admission.events.record(machine, &happening).await;
 }
 
 fn answer(authority: &Authority, verified: &Verified, issued: &NodeCertificates, now: SystemTime) -> Certificates {
@@ -77,9 +93,11 @@ async fn record_requests(
         (NODE_SERVING_SIGNER, evidence.serving_csr.as_bytes(), &issued.serving),
     ];
     for (signer, request, issued) in both {
-        let (rule, seconds) = (verified.rule(), verified.ttl_seconds());
-        request::record(client, &request::Signed { machine, signer, request, issued, rule, seconds }).await?;
+        let (admission, rule, seconds) = (verified.admission(), verified.rule(), verified.ttl_seconds());
+        request::record(client, &request::Signed { machine, signer, request, issued, admission, rule, seconds })
+            .await?;
     }
+    request::answer(client, &verified.admission().request, &issued.client).await?;
     request::prune(client, machine).await
 }
 
@@ -87,11 +105,14 @@ async fn record_requests(
 async fn ensure_node(client: &Client, machine: &Machine, verified: &Verified) -> Result<(), ApiError> {
     let name = verified.node_name();
     let Some(existing) = client.get_opt::<Node>(None, name).await? else {
-        return match client.create(&node::fresh(machine, verified.image())).await {
+        return match client.create(&node::fresh(machine, verified.image(), verified.admission().policy)).await {
             Err(error) if !error.is_already_exists() => Err(error),
             Ok(_) | Err(_) => Ok(()),
         };
     };
-    let Some(labels) = node::relabel(&existing, &node::labels(machine, verified.image())) else { return Ok(()) };
+    let Some(labels) = node::relabel(&existing, &node::labels(machine, verified.image(), verified.admission().policy))
+    else {
+        return Ok(());
+    };
     client.patch::<Node>(None, name, &Patch::Merge(json!({ "metadata": { "labels": labels } }))).await.map(drop)
 }

@@ -58,12 +58,29 @@ impl Answer {
             (Code::ProtocolVersion, StatusCode::BAD_REQUEST),
             (Code::TooLarge, StatusCode::PAYLOAD_TOO_LARGE),
             (Code::RateLimited, StatusCode::TOO_MANY_REQUESTS),
+            (Code::QueueFull, StatusCode::SERVICE_UNAVAILABLE),
         ];
         let found = statuses.into_iter().find(|(known, _)| *known == code);
         let status = found.map_or(StatusCode::FORBIDDEN, |(_, status)| status);
         let mut answer = Self::of(status, code.as_str(), message);
-        answer.retry_after = (status == StatusCode::TOO_MANY_REQUESTS).then_some(2);
+        let waits = [(Code::RateLimited, 2), (Code::QueueFull, 60)];
+        answer.retry_after = waits.into_iter().find(|(known, _)| *known == code).map(|(_, seconds)| seconds);
         answer
+    }
+
+    /// A person must decide first.
+    pub(crate) fn queued(message: &str) -> Self {
+        let mut answer = Self::of(StatusCode::ACCEPTED, Code::Queued.as_str(), message);
+        answer.retry_after = Some(5);
+        answer
+    }
+
+    /// The machine is to ask under another name, which is its own.
+    pub(crate) fn named(node_name: &str) -> Self {
+        let code = Code::NameAssigned;
+        let (code, message) = (code.as_str().to_owned(), code.meaning().to_owned());
+        let problem = Problem { code, message, node_name: node_name.to_owned() };
+        Self { status: StatusCode::CONFLICT, body: encoded(&problem), retry_after: None }
     }
 
     /// The master can't answer now.
@@ -75,9 +92,8 @@ impl Answer {
 
     /// A problem with a code outside the verifier's.
     pub(crate) fn of(status: StatusCode, code: &str, message: &str) -> Self {
-        let problem = Problem { code: code.to_owned(), message: message.to_owned() };
-        let body = serde_json::to_vec(&problem).unwrap_or_default().into();
-        Self { status, body, retry_after: None }
+        let problem = Problem { code: code.to_owned(), message: message.to_owned(), ..Problem::default() };
+        Self { status, body: encoded(&problem), retry_after: None }
     }
 
     pub(crate) fn into_response(self) -> Response<Body> {
@@ -89,4 +105,8 @@ impl Answer {
         }
         response
     }
+}
+
+fn encoded(problem: &Problem) -> Bytes {
+    serde_json::to_vec(problem).unwrap_or_default().into()
 }

@@ -2,7 +2,6 @@
 
 use crate::answer::{self, Answer};
 use crate::error::{Error, chain};
-use crate::inventory::POLICY_NAME;
 use crate::service::Terms;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -12,6 +11,7 @@ use config_attest::wire::{
     BOOTSTRAP_PROTOCOL, BootstrapAdmit, BootstrapAdmitted, BootstrapHello, Challenge, Claims, Der, MAX_HELLO_BODY,
 };
 use config_attest::{Code, Digest};
+use config_kube::policy::POLICY_NAME;
 use config_kube::{CertificatePolicy, CertificatePolicySpec};
 use http::StatusCode;
 use master_api::{Body, Client, Peer};

@@ -1,27 +1,37 @@
 //! The desk where machines prove themselves: hello → challenge, evidence → certificates.
 //!
 //! Order before any answer: size, rate, then the verifier's own (inventory, key attributes, EK hash and chain). Exchanges
-//! of one Machine are taken one after another, and each sees what the one before recorded.
+//! of one Machine are taken one after another, and each sees what the one before recorded. What is done with a machine that
+//! proved which it is, its policy says (`policy`).
 
 use crate::admit::{self, Admission};
 use crate::answer::{self, Answer};
 use crate::entropy::SystemEntropy;
 use crate::error::chain;
+use crate::exchanges::Exchanges;
 use crate::inventory::Inventory;
 use crate::journal::Journal;
 use crate::limit::{Limiter, Rate};
-use crate::policy::{Judgement, judge};
+use crate::policy::{Judgement, Policy, Ruling, judge, policy_of};
+use crate::queue;
 use crate::ring::{Entry, Ring};
 use crate::service::Terms;
+use crate::waiting::Waiting;
 use crate::{record, ring};
 use config_attest::policy::CheckedRule;
 use config_attest::release::KnownRelease;
 use config_attest::sessions::{Limits, Sessions};
-use config_attest::verifier::{Pending, Reference, RenewingPeer, check_evidence, check_hello, check_renewal};
+use config_attest::verifier::{
+    Approval, Claimant, Judged, Pending, Reference, RenewingPeer, Shown, Verified, check_evidence, check_hello,
+    check_renewal,
+};
 use config_attest::wire::{Evidence, Hello, MAX_EVIDENCE_BODY, MAX_HELLO_BODY, SessionId};
 use config_attest::{Channel, Code, Digest, EkIssuer, Refusal};
 use config_kube::identity::node_of_user;
-use master_api::{Body, Client, Peer};
+use config_kube::policy::DryRun;
+use config_kube::{CertificatePolicySpec, Machine};
+use jiff::Timestamp;
+use master_api::{Body, Client, Peer, Recorder};
 use master_ca::{Authority, NodeExtension};
 use std::hash::{BuildHasher as _, RandomState};
 use std::net::{IpAddr, Ipv4Addr};
@@ -47,8 +57,12 @@ pub(crate) struct Desk {
     authority: Arc<Authority>,
     inventory: Arc<Inventory>,
     client: Client,
+    waiting: Arc<Waiting>,
+    events: Recorder,
     ring: Ring,
     journal: Arc<Journal>,
+    exchanges: Exchanges,
+    release_keys: Vec<String>,
     sessions: Mutex<Sessions>,
     limiter: Mutex<Limiter>,
     lanes: Vec<tokio::sync::Mutex<()>>,
@@ -60,6 +74,7 @@ struct Held {
     machines: Arc<config_attest::Inventory>,
     releases: Arc<Vec<KnownRelease>>,
     rule: Box<CheckedRule>,
+    policy: &'static dyn Policy,
     generation: u64,
 }
 
@@ -68,6 +83,7 @@ impl Desk {
         terms: &Terms,
         authority: Arc<Authority>,
         inventory: Arc<Inventory>,
+        waiting: Arc<Waiting>,
         client: Client,
         ring: Ring,
         journal: Arc<Journal>,
@@ -80,9 +96,13 @@ impl Desk {
             server_spki: terms.server_spki,
             authority,
             inventory,
+            waiting,
+            events: Recorder::new(client.clone(), "pratique-attestation"),
             client,
             ring,
             journal,
+            exchanges: Exchanges::default(),
+            release_keys: terms.release_keys.iter().map(|key| key.name().to_owned()).collect(),
             sessions: Mutex::new(Sessions::new(Limits::default())),
             limiter: Mutex::new(Limiter::new(EACH, ALL, Instant::now())),
             lanes: (0..LANES).map(|_| tokio::sync::Mutex::default()).collect(),
@@ -172,7 +192,7 @@ impl Desk {
         peer: &Peer,
         now: SystemTime,
     ) -> Answer {
-        let _turn = self.lane(&pending.machine().uid).lock().await;
+        let _turn = self.lane(&pending.turn()).lock().await;
         let held = match self.held() {
             Ok(held) => held,
             Err(refusal) => {
@@ -180,25 +200,96 @@ impl Desk {
                 return Answer::refused();
             }
         };
-        let verified = match check_evidence(pending, evidence, &self.reference(&held), channel, seconds(now)) {
-            Ok(verified) => verified,
-            Err(refusal) => {
-                self.refuse(peer, &refusal).await;
-                return Answer::refused();
+        let reference = self.reference(&held);
+        let shown = Shown::of(&pending, evidence);
+        let outcome = check_evidence(pending, evidence, &reference, channel, seconds(now));
+        let possessed = outcome.as_ref().map_or_else(|refusal| refusal.verdict().shows_possession(), |_| true);
+        if let Some(shown) = shown.filter(|_| possessed) {
+            self.exchanges.keep(shown, Timestamp::now());
+        }
+        let claimant = match outcome {
+            Ok(claimant) => claimant,
+            Err(refusal) => return self.refused(peer, &refusal).await,
+        };
+        match self.decide(claimant, &held, evidence, peer, now).await {
+            Ok(verified) => self.admit(&verified, &held, evidence, peer, now).await,
+            Err(answer) => answer,
+        }
+    }
+
+    /// What the policy says to a machine that proved which it is.
+    async fn decide(
+        &self,
+        claimant: Claimant,
+        held: &Held,
+        evidence: &Evidence,
+        peer: &Peer,
+        now: SystemTime,
+    ) -> Result<Verified, Answer> {
+        if let Err(code) = queue::own_name(&self.client, &claimant).await {
+            return Err(self.refused(peer, &claimant.refused(code)).await);
+        }
+        let outcome = match held.policy.decide(&claimant, &self.waiting, Timestamp::now()) {
+            Ruling::Verify => claimant.verified(),
+            Ruling::Approve(approval) => self.approve(claimant, &approval).await?,
+            Ruling::Refuse(code) => Err(claimant.refused(code)),
+            Ruling::Wait(wait) => {
+                let remote = remote(peer);
+                let asked = queue::Asked { claimant: &claimant, evidence, remote: &remote, now };
+                let keeper = queue::Keeper { client: &self.client, waiting: &self.waiting, inventory: &self.inventory };
+                return Err(match keeper.ask(&asked, &wait).await {
+                    Ok(answer) => {
+                        if wait.fresh.is_some() {
+                            self.ring.record(ring::queued(&claimant, &wait.name, remote, now));
+                        }
+                        answer
+                    }
+                    Err(error) => {
+                        tracing::warn!(node = claimant.node_name(), error = %chain(&error), "a request cannot be kept");
+                        Answer::unavailable("the master could not keep the request; try again")
+                    }
+                });
             }
         };
+        match outcome {
+            Ok(verified) => Ok(verified),
+            Err(refusal) => Err(self.refused(peer, &refusal).await),
+        }
+    }
+
+    /// Lets a machine in on somebody's word; one that the inventory does not have gets its Machine first.
+    async fn approve(&self, claimant: Claimant, approval: &Approval) -> Result<Result<Verified, Box<Refusal>>, Answer> {
+        let made = match queue::make(&self.client, &self.inventory, &claimant, approval).await {
+            Ok(made) => made,
+            Err(error) => {
+                tracing::warn!(node = claimant.node_name(), error = %chain(&error), "a Machine cannot be made");
+                return Err(Answer::unavailable("the master could not record the machine; try again"));
+            }
+        };
+        Ok(claimant.approve(approval, made.as_ref()))
+    }
+
+    async fn admit(
+        &self,
+        verified: &Verified,
+        held: &Held,
+        evidence: &Evidence,
+        peer: &Peer,
+        now: SystemTime,
+    ) -> Answer {
         let admission = Admission {
             client: &self.client,
             authority: &self.authority,
             inventory: &self.inventory,
             journal: &self.journal,
+            events: &self.events,
             generation: held.generation,
-            machines: &held.machines,
         };
-        match admit::admit(&admission, &verified, evidence, now).await {
+        match admit::admit(&admission, verified, evidence, now).await {
             Ok(certificates) => {
-                tracing::info!(node = verified.node_name(), image = verified.image().id, "verified and admitted");
-                self.ring.record(ring::accepted(&verified, remote(peer), now));
+                let image = verified.image().map_or("unproven", |image| image.id.as_str());
+                tracing::info!(node = verified.node_name(), image, rule = verified.rule(), "admitted");
+                self.ring.record(ring::accepted(verified, remote(peer), now));
                 Answer::json(&certificates)
             }
             Err(error) => {
@@ -206,6 +297,20 @@ impl Desk {
                 Answer::unavailable("the master could not record the admission; try again")
             }
         }
+    }
+
+    /// Records a refusal and says what its caller may know: by then it has proved which machine it is, or nothing.
+    async fn refused(&self, peer: &Peer, refusal: &Refusal) -> Answer {
+        self.refuse(peer, refusal).await;
+        let code = refusal.code();
+        if code == Code::NameAssigned {
+            let own = refusal.verdict().checks.iter().find(|check| check.code == code.as_str());
+            return Answer::named(own.map_or("", |check| check.expected.as_str()));
+        }
+        if [Code::RequestDenied, Code::QueueFull].contains(&code) {
+            return Answer::problem(code, code.meaning());
+        }
+        Answer::refused()
     }
 
     /// Records a refusal: in the Machine where the machine itself proved what is refused, in the ring in any case.
@@ -237,19 +342,62 @@ impl Desk {
         Some(Channel { server_spki: self.server_spki, exporter: Digest(peer.exporter?) })
     }
 
+    /// What a draft would say to the last exchange of each machine.
+    pub(crate) fn try_out(&self, draft: &CertificatePolicySpec) -> Vec<DryRun> {
+        let held = self.held_by(draft, 0);
+        let now = seconds(SystemTime::now());
+        let judged = self.exchanges.all().into_iter().map(|(at, shown)| {
+            let machines = self.inventory.machines();
+            let known = machines.iter().find(|machine| knows(machine, &shown.ek_hash().to_text()));
+            let name = known.and_then(|machine| machine.metadata.name.clone());
+            let judged = match &held {
+                Ok(held) => shown.judge(&self.reference(held), now),
+                Err(refusal) => Judged::Refused(refusal.clone()),
+            };
+            dry_run(name.unwrap_or_else(|| shown.claimed_name()), &judged, at)
+        });
+        let mut judged: Vec<DryRun> = judged.collect();
+        judged.sort_by(|a, b| a.machine.cmp(&b.machine));
+        judged
+    }
+
+    /// Names in a policy that the cluster's configuration does not have: they match nothing.
+    pub(crate) fn unknown_names(&self, spec: &CertificatePolicySpec) -> Vec<String> {
+        let mut unknown = Vec::new();
+        for rule in &spec.rules {
+            let issuers = rule.ek.issuers.iter().filter(|name| !self.issuers.iter().any(|one| one.name() == **name));
+            unknown.extend(
+                issuers.map(|name| {
+                    format!("rule `{}`: ek.issuers: no [[cluster.ek_issuer]] is named `{name}`", rule.name)
+                }),
+            );
+            let keys = rule.images.release_keys.iter().filter(|name| !self.release_keys.contains(name));
+            unknown.extend(keys.map(|name| {
+                format!("rule `{}`: images.releaseKeys: no [[cluster.release_key]] is named `{name}`", rule.name)
+            }));
+        }
+        unknown
+    }
+
     fn held(&self) -> Result<Held, Box<Refusal>> {
+        let policy = self.inventory.policy().ok_or_else(|| Box::new(Refusal::anonymous(Code::PolicyRejects)))?;
+        let generation = policy.metadata.generation.and_then(|g| u64::try_from(g).ok()).unwrap_or(0);
+        self.held_by(&policy.spec, generation)
+    }
+
+    fn held_by(&self, spec: &CertificatePolicySpec, generation: u64) -> Result<Held, Box<Refusal>> {
         let refuse = |code| Box::new(Refusal::anonymous(code));
-        let policy = self.inventory.policy().ok_or_else(|| refuse(Code::PolicyRejects))?;
-        let rule = match judge(&policy.spec) {
-            Ok(Judgement::Verify(rule)) => rule,
+        let rule = match judge(spec) {
+            Ok(Judgement::Prove(rule)) => rule,
             Ok(Judgement::Reject) => return Err(refuse(Code::PolicyRejects)),
             Err(_faults) => return Err(refuse(Code::PolicyInvalid)),
         };
         Ok(Held {
             machines: self.inventory.machines(),
             releases: self.inventory.known_releases(),
+            policy: policy_of(rule.policy()),
             rule,
-            generation: policy.metadata.generation.and_then(|g| u64::try_from(g).ok()).unwrap_or(0),
+            generation,
         })
     }
 
@@ -274,6 +422,24 @@ impl Desk {
         let index = usize::try_from(self.spread.hash_one(uid) % 64).unwrap_or(0);
         &self.lanes[index]
     }
+}
+
+/// Whether a Machine has this EK, by the inventory or by its own proof.
+fn knows(machine: &Machine, ek: &str) -> bool {
+    let listed = machine.spec.ek.hashes.iter().chain(&machine.spec.ek.seen).any(|hash| hash == ek);
+    listed || machine.status.as_ref().and_then(|status| status.bound_ek.as_deref()) == Some(ek)
+}
+
+fn dry_run(machine: String, judged: &Judged, at: Timestamp) -> DryRun {
+    let unproven = |failed: String| if failed.is_empty() { failed } else { format!("not proven: {failed}") };
+    let (verdict, code, message) = match judged {
+        Judged::Accepted(verdict) => ("Accepted", "", unproven(verdict.failed())),
+        Judged::Queued(verdict, changes) if changes.is_empty() => ("Queued", "", unproven(verdict.failed())),
+        Judged::Queued(_, changes) => ("Queued", "", changes.join("; ")),
+        Judged::Refused(refusal) => ("Refused", refusal.code().as_str(), refusal.message()),
+    };
+    let message = message.chars().take(1024).collect();
+    DryRun { machine, verdict: verdict.to_owned(), code: code.to_owned(), message, exchanged: at.to_string() }
 }
 
 /// A refusal outside the verifier knows no claims; the hello's belong to it where they are printable.

@@ -4,14 +4,12 @@ use crate::deny::MachineDenyList;
 use crate::error::chain;
 use config_attest::release::{KnownRelease, ReleaseKey};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use config_kube::policy::POLICY_NAME;
 use config_kube::{CertificatePolicy, ImageRelease, Machine};
 use master_api::Change;
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use tokio::sync::watch;
-
-/// Name of the one CertificatePolicy that is used.
-pub const POLICY_NAME: &str = "cluster";
 
 /// A release as the master sees it.
 #[derive(Debug, Clone)]

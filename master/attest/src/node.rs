@@ -1,12 +1,17 @@
 //! What a Machine's Node looks like, as far as the master decides it: pure plans.
 
-use config_kube::identity::{CONTROL_PLANE_TAINT, IMAGE_LABEL, JOIN_LABEL, NODE_ROLE_LABEL_PREFIX, ROLE_LABEL};
+use config_kube::identity::{
+    CONTROL_PLANE_TAINT, IMAGE_LABEL, INSECURE_LABEL, JOIN_LABEL, NODE_ROLE_LABEL_PREFIX, ROLE_LABEL,
+};
 use config_kube::k8s_openapi::api::core::v1::{Node, NodeSpec, Taint};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use config_kube::machine::ProvenImage;
 use config_kube::taints::{NO_EXECUTE, NO_SCHEDULE, SUSPECT, UNTRUSTED};
-use config_kube::{Machine, MachineState};
+use config_kube::{Machine, MachineState, PolicyName};
 use std::collections::BTreeMap;
+
+/// Value of the image's label where none was proved.
+const UNPROVEN: &str = "unproven";
 
 /// A label value of at most 63 characters: what can't be in one becomes `_`.
 fn label_value(text: &str) -> String {
@@ -16,20 +21,25 @@ fn label_value(text: &str) -> String {
 }
 
 /// Labels that the master sets, from the inventory and the proof.
-pub(crate) fn labels(machine: &Machine, image: &ProvenImage) -> BTreeMap<String, String> {
-    let shown = if image.role == "master" { "control-plane" } else { image.role.as_str() };
+pub(crate) fn labels(machine: &Machine, image: Option<&ProvenImage>, policy: PolicyName) -> BTreeMap<String, String> {
+    // What was proved has the Machine's role.
+    let role = machine.spec.role.as_str();
+    let shown = if role == "master" { "control-plane" } else { role };
     let mut labels = machine.spec.labels.clone();
-    labels.insert(IMAGE_LABEL.to_owned(), label_value(&image.id));
-    labels.insert(ROLE_LABEL.to_owned(), label_value(&image.role));
+    labels.insert(IMAGE_LABEL.to_owned(), image.map_or_else(|| UNPROVEN.to_owned(), |image| label_value(&image.id)));
+    labels.insert(ROLE_LABEL.to_owned(), label_value(role));
     labels.insert(format!("{NODE_ROLE_LABEL_PREFIX}{shown}"), String::new());
+    if policy == PolicyName::InsecureAlwaysApprove {
+        labels.insert(INSECURE_LABEL.to_owned(), "always-approve".to_owned());
+    }
     labels.insert("kubernetes.io/hostname".to_owned(), label_value(machine.node_name()));
     labels
 }
 
 /// The Node of a machine at its first admission.
-pub(crate) fn fresh(machine: &Machine, image: &ProvenImage) -> Node {
+pub(crate) fn fresh(machine: &Machine, image: Option<&ProvenImage>, policy: PolicyName) -> Node {
     let mut taints = machine.spec.taints.clone();
-    if image.role == "master" && !taints.iter().any(|taint| taint.key == CONTROL_PLANE_TAINT) {
+    if machine.spec.role == "master" && !taints.iter().any(|taint| taint.key == CONTROL_PLANE_TAINT) {
         taints.push(taint(CONTROL_PLANE_TAINT, "NoSchedule"));
     }
     // Until its kubelet speaks, nothing is scheduled there; the node lifecycle takes this off (upstream's name).
@@ -37,7 +47,7 @@ pub(crate) fn fresh(machine: &Machine, image: &ProvenImage) -> Node {
     Node {
         metadata: ObjectMeta {
             name: Some(machine.node_name().to_owned()),
-            labels: Some(labels(machine, image)),
+            labels: Some(labels(machine, image, policy)),
             ..ObjectMeta::default()
         },
         spec: Some(NodeSpec { taints: Some(taints), ..NodeSpec::default() }),
@@ -47,8 +57,7 @@ pub(crate) fn fresh(machine: &Machine, image: &ProvenImage) -> Node {
 
 /// The Node of a static machine: its role is the inventory's word, and no image is named.
 pub(crate) fn fresh_static(machine: &Machine) -> Node {
-    let unproven = ProvenImage { id: String::new(), role: machine.spec.role.clone(), svn: 0 };
-    let mut node = fresh(machine, &unproven);
+    let mut node = fresh(machine, None, PolicyName::AlwaysReject);
     let labels = node.metadata.labels.get_or_insert_default();
     labels.remove(IMAGE_LABEL);
     labels.insert(JOIN_LABEL.to_owned(), "static".to_owned());
@@ -63,7 +72,8 @@ pub(crate) fn relabel(node: &Node, wanted: &BTreeMap<String, String>) -> Option<
         .filter(|(key, value)| have.get(*key) != Some(value))
         .map(|(key, value)| (key.clone(), Some(value.clone())))
         .collect();
-    for key in have.keys().filter(|key| key.starts_with(NODE_ROLE_LABEL_PREFIX) && !wanted.contains_key(*key)) {
+    let ours = |key: &&String| key.starts_with(NODE_ROLE_LABEL_PREFIX) || key.as_str() == INSECURE_LABEL;
+    for key in have.keys().filter(ours).filter(|key| !wanted.contains_key(*key)) {
         patch.insert(key.clone(), None);
     }
     (!patch.is_empty()).then_some(patch)
@@ -98,18 +108,23 @@ mod tests {
     use super::*;
     use config_kube::MachineSpec;
 
-    fn image(role: &str) -> ProvenImage {
-        ProvenImage { id: "2026.11/a b".to_owned(), role: role.to_owned(), svn: 1 }
+    const POLICY: PolicyName = PolicyName::CloudVerify;
+
+    fn image() -> ProvenImage {
+        ProvenImage { id: "2026.11/a b".to_owned(), role: "worker".to_owned(), svn: 1 }
+    }
+
+    fn machine(role: &str) -> Machine {
+        Machine::named("m", MachineSpec { role: role.to_owned(), ..MachineSpec::default() })
     }
 
     #[test]
     fn a_master_is_tainted_and_a_worker_is_not() {
-        let machine = Machine::named("m", MachineSpec::default());
         let keys = |node: Node| {
             node.spec.and_then(|s| s.taints).unwrap_or_default().into_iter().map(|t| t.key).collect::<Vec<_>>()
         };
-        assert!(keys(fresh(&machine, &image("master"))).contains(&CONTROL_PLANE_TAINT.to_owned()));
-        assert!(!keys(fresh(&machine, &image("worker"))).contains(&CONTROL_PLANE_TAINT.to_owned()));
+        assert!(keys(fresh(&machine("master"), Some(&image()), POLICY)).contains(&CONTROL_PLANE_TAINT.to_owned()));
+        assert!(!keys(fresh(&machine("worker"), Some(&image()), POLICY)).contains(&CONTROL_PLANE_TAINT.to_owned()));
     }
 
     #[test]
@@ -122,13 +137,22 @@ mod tests {
 
     #[test]
     fn labels_are_valid_and_a_changed_role_goes() {
-        let machine = Machine::named("m", MachineSpec::default());
-        let node = fresh(&machine, &image("worker"));
+        let image = image();
+        let node = fresh(&machine("worker"), Some(&image), POLICY);
         assert_eq!(node.metadata.labels.as_ref().unwrap()[IMAGE_LABEL], "2026.11_a_b");
-        assert_eq!(relabel(&node, &labels(&machine, &image("worker"))), None);
-        let patch = relabel(&node, &labels(&machine, &image("master"))).unwrap();
+        assert_eq!(relabel(&node, &labels(&machine("worker"), Some(&image), POLICY)), None);
+        let patch = relabel(&node, &labels(&machine("master"), Some(&image), POLICY)).unwrap();
         assert_eq!(patch["node-role.kubernetes.io/worker"], None);
         assert_eq!(patch["node-role.kubernetes.io/control-plane"], Some(String::new()));
+    }
+
+    #[test]
+    fn what_nobody_looked_at_is_said_on_the_node_until_somebody_does() {
+        let node = fresh(&machine("worker"), None, PolicyName::InsecureAlwaysApprove);
+        let have = node.metadata.labels.as_ref().unwrap();
+        assert_eq!((have[INSECURE_LABEL].as_str(), have[IMAGE_LABEL].as_str()), ("always-approve", UNPROVEN));
+        let patch = relabel(&node, &labels(&machine("worker"), Some(&image()), POLICY)).unwrap();
+        assert_eq!(patch[INSECURE_LABEL], None);
     }
 
     #[test]

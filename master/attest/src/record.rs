@@ -4,10 +4,10 @@ use crate::error::Error;
 use crate::inventory::Inventory;
 use crate::next_step::next_step;
 use config_attest::verifier::Verified;
-use config_attest::{Consequence, ProvenMachine, Refusal};
+use config_attest::{Code, Consequence, ProvenMachine, Refusal, Verdict};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use config_kube::machine::CertificateRef;
-use config_kube::{Machine, MachineState, MachineStatus};
+use config_kube::{Machine, MachineState, MachineStatus, PolicyName};
 use master_api::{ApiError, Change, Client, Reason};
 use std::time::SystemTime;
 
@@ -28,13 +28,57 @@ pub(crate) async fn admission(
     verified.record(status);
     status.certificate = Some(certificate);
     status.last_attestation = Some(timestamp(now).to_string());
-    condition(status, true, "CloudVerified", "the machine proved what the policy asks for", now);
+    let (good, reason, message) = word(verified);
+    condition(status, good, reason, &message, now);
     let written = client
         .update_status(&object)
         .await
         .map_err(|source| Error::Api { what: "the Machine's new status", source })?;
     inventory.take_machine(Change::Set(written.clone()));
     Ok(written)
+}
+
+/// On whose word a machine was let in, as its condition says it.
+fn word(verified: &Verified) -> (bool, &'static str, String) {
+    let (admission, failed) = (verified.admission(), verified.verdict().failed());
+    let unproven = if failed.is_empty() { String::new() } else { format!("; not proven: {failed}") };
+    match admission.policy {
+        PolicyName::CloudVerify => (true, "CloudVerified", "the machine proved what the policy asks for".to_owned()),
+        PolicyName::Queue => {
+            (true, "ApprovedByPerson", format!("a person approved request {}{unproven}", admission.request))
+        }
+        PolicyName::InsecureAlwaysApprove | PolicyName::AlwaysReject => {
+            let text = format!("rule `{}` lets in whatever comes, and nobody looked{unproven}", admission.rule);
+            (false, "InsecureAlwaysApprove", text)
+        }
+    }
+}
+
+/// Records that a machine waits for a person. One that was let in before has become something else: no new pods until then.
+pub(crate) async fn waits(
+    client: &Client,
+    inventory: &Inventory,
+    machine: &str,
+    message: &str,
+    verdict: &Verdict,
+    changed: bool,
+) -> Result<(), Error> {
+    let fail = |source| Error::Api { what: "that the Machine waits", source };
+    let Some(mut object) = client.get_opt::<Machine>(None, machine).await.map_err(fail)? else { return Ok(()) };
+    let status = object.status.get_or_insert_default();
+    if changed && status.state == MachineState::Trusted {
+        status.state = MachineState::Suspect;
+    }
+    Code::Queued.as_str().clone_into(&mut status.reason);
+    message.clone_into(&mut status.message);
+    status.checks.clone_from(&verdict.checks);
+    match client.update_status(&object).await {
+        Ok(written) => inventory.take_machine(Change::Set(written)),
+        // Somebody else's word is newer; the request itself stands.
+        Err(error) if error.is_conflict() || error.is_not_found() => {}
+        Err(error) => return Err(fail(error)),
+    }
+    Ok(())
 }
 
 /// Records a proven refusal, unless the Machine was replaced since; gives the Machine before and after. Holding a [`ProvenMachine`] is what allows it.

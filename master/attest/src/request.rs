@@ -1,5 +1,6 @@
 //! CertificateSigningRequest objects of verified nodes: the record of what was signed, and for whom.
 
+use config_kube::PolicyName;
 use config_kube::identity::{NODE_CLIENT_SIGNER, NODE_SERVING_SIGNER};
 use config_kube::k8s_openapi::ByteString;
 use config_kube::k8s_openapi::api::certificates::v1::{
@@ -7,6 +8,7 @@ use config_kube::k8s_openapi::api::certificates::v1::{
     CertificateSigningRequestStatus,
 };
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use config_kube::machine::Admission;
 use master_api::{ApiError, Client, DeleteParams, ListParams};
 use std::collections::BTreeMap;
 
@@ -22,6 +24,7 @@ pub(crate) struct Signed<'a> {
     pub(crate) signer: &'static str,
     pub(crate) request: &'a [u8],
     pub(crate) issued: &'a master_ca::Issued,
+    pub(crate) admission: &'a Admission,
     pub(crate) rule: &'a str,
     pub(crate) seconds: u64,
 }
@@ -29,17 +32,46 @@ pub(crate) struct Signed<'a> {
 /// Writes the object, its approval and its certificate.
 pub(crate) async fn record(client: &Client, signed: &Signed<'_>) -> Result<(), ApiError> {
     let mut object = client.create(&object(signed)).await?;
-    let condition = CertificateSigningRequestCondition {
-        type_: "Approved".to_owned(),
-        status: "True".to_owned(),
-        reason: Some("CloudVerified".to_owned()),
-        message: Some(format!("rule `{}` verified the machine's evidence", signed.rule)),
-        last_update_time: Some(now()),
-        last_transition_time: Some(now()),
+    let rule = signed.rule;
+    let (reason, message) = match signed.admission.policy {
+        PolicyName::CloudVerify => ("CloudVerified", format!("rule `{rule}` verified the machine's evidence")),
+        PolicyName::Queue => {
+            ("ApprovedByPerson", format!("rule `{rule}`: request {} was approved", signed.admission.request))
+        }
+        PolicyName::InsecureAlwaysApprove | PolicyName::AlwaysReject => {
+            ("InsecureAlwaysApprove", format!("rule `{rule}` approves whatever comes; nobody looked"))
+        }
     };
+    let condition = condition("Approved", reason, message);
     object.status = Some(CertificateSigningRequestStatus { conditions: Some(vec![condition]), certificate: None });
     let mut object = client.update_subresource(&object, "approval").await?;
     object.status.get_or_insert_default().certificate = Some(ByteString(signed.issued.chain_pem().into_bytes()));
+    client.update_status(&object).await.map(drop)
+}
+
+/// A condition that is true as of now.
+pub(crate) fn condition(kind: &str, reason: &str, message: String) -> CertificateSigningRequestCondition {
+    CertificateSigningRequestCondition {
+        type_: kind.to_owned(),
+        status: "True".to_owned(),
+        reason: Some(reason.to_owned()),
+        message: Some(message),
+        last_update_time: Some(now()),
+        last_transition_time: Some(now()),
+    }
+}
+
+/// Puts the certificate into the request that a person approved, once; `name` is empty where there is none.
+pub(crate) async fn answer(client: &Client, name: &str, issued: &master_ca::Issued) -> Result<(), ApiError> {
+    if name.is_empty() {
+        return Ok(());
+    }
+    let Some(mut object) = client.get_opt::<CertificateSigningRequest>(None, name).await? else { return Ok(()) };
+    let status = object.status.get_or_insert_default();
+    if status.certificate.is_some() {
+        return Ok(());
+    }
+    status.certificate = Some(ByteString(issued.chain_pem().into_bytes()));
     client.update_status(&object).await.map(drop)
 }
 

@@ -6,8 +6,8 @@
 
 use crate::limit::Rate;
 use crate::record::timestamp;
-use config_attest::verifier::Verified;
-use config_attest::{Refusal, Verdict};
+use config_attest::verifier::{Claimant, Verified};
+use config_attest::{Code, Refusal, Verdict};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use config_kube::pratique::{NodeAttestationSpec, NodeAttestationStatus};
 use config_kube::{NodeAttestation, identity};
@@ -85,6 +85,20 @@ impl Entry {
 pub(crate) fn accepted(verified: &Verified, remote: String, now: SystemTime) -> Entry {
     let mut entry = Entry::of("Accepted", verified.verdict(), remote, now);
     entry.status.machine = Some(verified.machine_id().name.clone());
+    let failed = verified.verdict().failed();
+    if !failed.is_empty() {
+        entry.status.message = format!("{:?}; not proven: {failed}", verified.admission().policy);
+    }
+    entry
+}
+
+/// The record of a request that waits for a person.
+pub(crate) fn queued(claimant: &Claimant, request: &str, remote: String, now: SystemTime) -> Entry {
+    let verdict = claimant.verdict();
+    let mut entry = Entry::of("Queued", &verdict, remote, now);
+    Code::Queued.as_str().clone_into(&mut entry.status.code);
+    entry.status.message = crate::queue::command(request);
+    entry.status.machine = claimant.machine().map(|id| id.name.clone());
     entry
 }
 

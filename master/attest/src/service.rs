@@ -8,6 +8,7 @@ use crate::exchange::Desk;
 use crate::inventory::Inventory;
 use crate::journal::Journal;
 use crate::verdicts::VerdictLog;
+use crate::waiting::Waiting;
 use crate::{ring, signer, standing};
 use config_attest::release::ReleaseKey;
 use config_attest::wire::{
@@ -57,6 +58,7 @@ pub struct AttestationService {
     client: Client,
     authority: Arc<Authority>,
     inventory: Arc<Inventory>,
+    waiting: Arc<Waiting>,
     deny: Arc<MachineDenyList>,
     desk: Desk,
     bootstrap: BootstrapDesk,
@@ -73,9 +75,18 @@ impl AttestationService {
         let (ring, writer) = ring::ring(client.clone());
         let bootstrap = BootstrapDesk::open(terms, authority.clone(), client.clone())?;
         let journal = Arc::new(Journal::new(terms.log.clone(), client.clone()));
-        let desk = Desk::new(terms, authority.clone(), inventory.clone(), client.clone(), ring, journal.clone());
+        let waiting = Arc::new(Waiting::default());
+        let desk = Desk::new(
+            terms,
+            authority.clone(),
+            inventory.clone(),
+            waiting.clone(),
+            client.clone(),
+            ring,
+            journal.clone(),
+        );
         let writer = Mutex::new(Some(writer));
-        Ok(Arc::new(Self { client, authority, inventory, deny, desk, bootstrap, journal, writer }))
+        Ok(Arc::new(Self { client, authority, inventory, waiting, deny, desk, bootstrap, journal, writer }))
     }
 
     /// The deny list for the API.
@@ -120,8 +131,8 @@ impl AttestationService {
             self.follow_releases(),
             self.follow_policies(),
             standing::keep_taints(&self.client, &self.inventory),
-            standing::keep_statuses(&self.client, &self.inventory),
-            signer::sign_approved(&self.client, &self.authority),
+            standing::keep_statuses(&self.client, &self.inventory, &self.desk),
+            signer::keep_requests(&self.client, &self.authority, &self.inventory, &self.waiting),
             self.deny.tick(),
             write,
         );

@@ -1,32 +1,104 @@
-//! Signs what a person approved under upstream's signers, and records why where it can't.
+//! Follows certificate requests: signs what was approved under upstream's signers, decides there by the policy's rules, and
+//! keeps what waits for a person.
 
+use crate::inventory::Inventory;
 use crate::issued;
+use crate::policy::{Upstream, upstream};
+use crate::queue;
+use crate::request::condition;
+use crate::waiting::Waiting;
 use config_kube::k8s_openapi::ByteString;
-use config_kube::k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
+use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use jiff::Timestamp;
 use master_api::{ApiError, Change, Client, Follower, ListParams};
-use master_ca::{ApprovedRequest, Authority};
-use std::time::SystemTime;
+use master_ca::{ApprovedRequest, Authority, UPSTREAM_SIGNERS};
+use std::time::{Duration, SystemTime};
+
+/// Between two looks for requests past their time.
+const SWEEP: Duration = Duration::from_secs(5);
 
 /// Follows the requests. Drop it to stop.
-pub(crate) async fn sign_approved(client: &Client, authority: &Authority) {
+pub(crate) async fn keep_requests(client: &Client, authority: &Authority, inventory: &Inventory, waiting: &Waiting) {
     let mut follower = Follower::<CertificateSigningRequest>::new(client.clone(), None, ListParams::default());
+    let mut rules = inventory.rules_changed();
+    let mut sweep = tokio::time::interval(SWEEP);
     loop {
-        let objects = match follower.next().await {
-            Change::Listed(objects) => objects,
-            Change::Set(object) => vec![object],
-            Change::Gone(_) => continue,
-        };
-        for object in objects {
-            match sign(client, authority, &object).await {
-                Ok(()) => {}
-                // It changed meanwhile, and comes again.
-                Err(error) if error.is_conflict() || error.is_not_found() => {}
-                Err(error) => {
-                    tracing::warn!(error = %error, request = object.metadata.name, "an approved request is not signed");
+        // Cancel-safe: a follower that is looked away from loses nothing, the others only wait.
+        tokio::select! {
+            change = follower.next() => {
+                waiting.take(&change);
+                let objects = match change {
+                    Change::Listed(objects) => objects,
+                    Change::Set(object) => vec![object],
+                    Change::Gone(_) => Vec::new(),
+                };
+                handle(client, authority, inventory, objects).await;
+            }
+            changed = rules.changed() => {
+                if changed.is_ok() {
+                    again(client, authority, inventory).await;
                 }
+            }
+            _ = sweep.tick() => drop_expired(client, waiting).await,
+        }
+    }
+}
+
+/// What waited under the rules before.
+async fn again(client: &Client, authority: &Authority, inventory: &Inventory) {
+    match client.list::<CertificateSigningRequest>(None, &ListParams::default()).await {
+        Ok(list) => handle(client, authority, inventory, list.items).await,
+        Err(error) => tracing::warn!(error = %error, "cannot list requests after the policy changed"),
+    }
+}
+
+async fn handle(
+    client: &Client,
+    authority: &Authority,
+    inventory: &Inventory,
+    objects: Vec<CertificateSigningRequest>,
+) {
+    for object in objects {
+        let outcome = match decide(client, inventory, &object).await {
+            Ok(true) => Ok(()),
+            Ok(false) => sign(client, authority, &object).await,
+            Err(error) => Err(error),
+        };
+        match outcome {
+            Ok(()) => {}
+            // It changed meanwhile, and comes again.
+            Err(error) if error.is_conflict() || error.is_not_found() => {}
+            Err(error) => {
+                tracing::warn!(error = %error, request = object.metadata.name, "a request is not decided or signed");
             }
         }
     }
+}
+
+/// Decides an undecided request where a rule says so; whether it did.
+async fn decide(client: &Client, inventory: &Inventory, object: &CertificateSigningRequest) -> Result<bool, ApiError> {
+    let signer = object.spec.signer_name.as_str();
+    let decided = object.status.as_ref().and_then(|status| status.conditions.as_ref());
+    if !UPSTREAM_SIGNERS.contains(&signer) || decided.is_some_and(|conditions| !conditions.is_empty()) {
+        return Ok(false);
+    }
+    let Some(policy) = inventory.policy() else { return Ok(false) };
+    let (kind, reason, message) = match upstream(&policy.spec, signer) {
+        (Upstream::Person, _) => return Ok(false),
+        (Upstream::Deny, rule) => {
+            ("Denied", "PolicyRejects", format!("rule `{rule}` rejects whatever comes for {signer}"))
+        }
+        (Upstream::Approve, rule) => {
+            let message =
+                format!("rule `{rule}` (insecure-always-approve) approves whatever comes for {signer}; nobody looked");
+            tracing::warn!(request = object.metadata.name, by = object.spec.username, "{message}");
+            ("Approved", "InsecureAlwaysApprove", message)
+        }
+    };
+    let mut object = object.clone();
+    let conditions = &mut object.status.get_or_insert_default().conditions;
+    conditions.get_or_insert_default().push(condition(kind, reason, message));
+    client.update_subresource(&object, "approval").await.map(|_| true)
 }
 
 async fn sign(client: &Client, authority: &Authority, object: &CertificateSigningRequest) -> Result<(), ApiError> {
@@ -43,14 +115,19 @@ async fn sign(client: &Client, authority: &Authority, object: &CertificateSignin
     let status = object.status.get_or_insert_default();
     match issued {
         Ok(issued) => status.certificate = Some(ByteString(issued.chain_pem().into_bytes())),
-        Err(error) => status.conditions.get_or_insert_default().push(CertificateSigningRequestCondition {
-            type_: "Failed".to_owned(),
-            status: "True".to_owned(),
-            reason: Some("SignerValidationFailure".to_owned()),
-            message: Some(crate::error::chain(&error)),
-            last_update_time: Some(crate::request::now()),
-            last_transition_time: Some(crate::request::now()),
-        }),
+        Err(error) => {
+            let failed = condition("Failed", "SignerValidationFailure", crate::error::chain(&error));
+            status.conditions.get_or_insert_default().push(failed);
+        }
     }
     client.update_status(&object).await.map(drop)
+}
+
+async fn drop_expired(client: &Client, waiting: &Waiting) {
+    for name in waiting.expired(Timestamp::now()) {
+        match queue::drop_request(client, waiting, &name).await {
+            Ok(()) => tracing::info!(request = name, "nobody decided in time; the request is dropped"),
+            Err(error) => tracing::warn!(error = %error, request = name, "cannot drop a request past its time"),
+        }
+    }
 }

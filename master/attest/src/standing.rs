@@ -1,10 +1,11 @@
 //! Level-triggered writers of what follows from the inventory: taints of nodes by their Machine's state, and the
-//! statuses of releases and policies.
+//! statuses of releases and policies. A policy that is not the one that decides is a draft: its status is its dry run.
 
-use crate::inventory::{Inventory, POLICY_NAME, Release};
+use crate::exchange::Desk;
+use crate::inventory::{Inventory, Release};
 use crate::{issued, node};
 use config_kube::k8s_openapi::api::core::v1::Node;
-use config_kube::policy::CertificatePolicyStatus;
+use config_kube::policy::{CertificatePolicyStatus, POLICY_NAME};
 use config_kube::pratique::ImageReleaseStatus;
 use config_kube::{CertificatePolicy, Machine, MachineState};
 use master_api::{ApiError, Client, Patch};
@@ -63,7 +64,7 @@ async fn taint(client: &Client, machine: &Machine) -> Result<(), ApiError> {
 }
 
 /// Keeps the statuses of releases and policies. Drop it to stop.
-pub(crate) async fn keep_statuses(client: &Client, inventory: &Inventory) {
+pub(crate) async fn keep_statuses(client: &Client, inventory: &Inventory, desk: &Desk) {
     let mut changed = inventory.rules_changed();
     loop {
         let mut pause = RESYNC;
@@ -74,7 +75,7 @@ pub(crate) async fn keep_statuses(client: &Client, inventory: &Inventory) {
             }
         }
         for policy in inventory.policies() {
-            if let Err(error) = show_policy(client, &policy).await {
+            if let Err(error) = show_policy(client, desk, &policy).await {
                 tracing::warn!(error = %error, "cannot set a policy's status");
                 pause = PAUSE;
             }
@@ -109,25 +110,19 @@ async fn show_release(client: &Client, release: &Release) -> Result<(), ApiError
     unless_moved(client.update_status(&object).await)
 }
 
-async fn show_policy(client: &Client, policy: &CertificatePolicy) -> Result<(), ApiError> {
-    let wanted = CertificatePolicyStatus { faults: policy_faults(policy) };
+async fn show_policy(client: &Client, desk: &Desk, policy: &CertificatePolicy) -> Result<(), ApiError> {
+    let draft = policy.metadata.name.as_deref() != Some(POLICY_NAME);
+    let wanted = CertificatePolicyStatus {
+        faults: crate::policy::faults(&policy.spec),
+        unknown: desk.unknown_names(&policy.spec),
+        dry_run: if draft { desk.try_out(&policy.spec) } else { Vec::new() },
+    };
     if policy.status.as_ref() == Some(&wanted) {
         return Ok(());
     }
     let mut object = policy.clone();
     object.status = Some(wanted);
     unless_moved(client.update_status(&object).await)
-}
-
-/// Every fault of a policy, in sentences.
-pub(crate) fn policy_faults(object: &CertificatePolicy) -> Vec<String> {
-    let name = object.metadata.name.as_deref().unwrap_or_default();
-    let mut faults = Vec::new();
-    if name != POLICY_NAME {
-        faults.push(format!("only the CertificatePolicy named `{POLICY_NAME}` is used"));
-    }
-    faults.extend(crate::policy::faults(&object.spec));
-    faults
 }
 
 /// An object that changed or went meanwhile comes again by the watch.

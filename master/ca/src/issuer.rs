@@ -27,7 +27,7 @@ impl Authority {
         let life = Duration::from_secs(verified.ttl_seconds()).clamp(shortest, longest);
         let extension = NodeExtension {
             machine_uid: verified.machine_id().uid.clone(),
-            image_id: verified.image().id.clone(),
+            image_id: verified.image().map(|image| image.id.clone()).unwrap_or_default(),
             policy_generation,
         };
         let node = verified.node_name().to_owned();

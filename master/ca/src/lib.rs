@@ -31,4 +31,5 @@ pub use log::LogSigner;
 pub use names::{certificates_of_pem, hex, pem, serial_of, spki_hash};
 pub use request::{
     ApprovedRequest, CLIENT_SIGNER, KUBELET_CLIENT_SIGNER, KUBELET_SERVING_SIGNER, REQUEST_LIMIT, Request,
+    UPSTREAM_SIGNERS,
 };

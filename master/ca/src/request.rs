@@ -17,6 +17,8 @@ pub const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client";
 pub const KUBELET_CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 /// Upstream's signer of kubelets' serving certificates.
 pub const KUBELET_SERVING_SIGNER: &str = "kubernetes.io/kubelet-serving";
+/// Upstream's signers that this authority signs for.
+pub const UPSTREAM_SIGNERS: [&str; 3] = [CLIENT_SIGNER, KUBELET_CLIENT_SIGNER, KUBELET_SERVING_SIGNER];
 
 /// Longest and shortest life that a request may ask of upstream's signers.
 const LIFE_BOUNDS: (u64, u64) = (600, 365 * 86_400);
@@ -106,9 +108,8 @@ pub struct ApprovedRequest {
 impl ApprovedRequest {
     /// Reads an object; `Ok(None)` where it isn't for this authority to sign now.
     pub fn from_object(object: &CertificateSigningRequest) -> Result<Option<Self>> {
-        let known = [CLIENT_SIGNER, KUBELET_CLIENT_SIGNER, KUBELET_SERVING_SIGNER];
         let signer = object.spec.signer_name.as_str();
-        if !known.contains(&signer) {
+        if !UPSTREAM_SIGNERS.contains(&signer) {
             return Ok(None);
         }
         let Some(request) = open_request(object)? else { return Ok(None) };

@@ -8,12 +8,12 @@ use config_attest::eventlog::kind;
 use config_attest::pcr::{CONFIG_PCR, config_event_digest};
 use config_attest::testing::{SoftImage, World};
 use config_attest::tpm::Public;
-use config_attest::verifier::{RenewingPeer, Verified, check_evidence};
+use config_attest::verifier::{Claimant, RenewingPeer, Verified, check_evidence};
 use config_attest::wire::{
     Certificates, ConfigEvent, EXPORTER_LABEL, Evidence, Hello, Problem, RENEWALS_PATH, SESSIONS_PATH, SessionId,
     session_of_path,
 };
-use config_attest::{Channel, Digest, EkIssuer, Refusal, San};
+use config_attest::{Channel, Code, Digest, EkIssuer, Refusal, San};
 use config_kube::Machine as MachineObject;
 use config_kube::identity::node_user;
 use config_kube::machine::{EkSelector, MachineSpec};
@@ -30,6 +30,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use std::convert::Infallible;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
@@ -51,6 +52,8 @@ pub(crate) enum Temper {
     CertifiesAnotherKey,
     /// Knows another configuration of the machine than it booted with.
     ExpectsAnotherConfiguration,
+    /// Has a person decide: the first evidence waits, the second is taken.
+    AsksAPerson,
     /// Refuses renewals, and takes the machine when it joins anew.
     RefusesRenewals,
 }
@@ -91,6 +94,7 @@ struct Shared {
     server_spki: Digest,
     world: Mutex<World>,
     hellos: Mutex<Vec<&'static str>>,
+    asked: AtomicBool,
 }
 
 fn authority(name: &str) -> CertificateParams {
@@ -124,6 +128,7 @@ impl Master {
             server_spki,
             world: Mutex::new(world()),
             hellos: Mutex::default(),
+            asked: AtomicBool::default(),
         });
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("an address").port();
@@ -149,7 +154,7 @@ impl Master {
             name,
             MachineSpec {
                 role: role.to_owned(),
-                ek: EkSelector { hashes: known.map(hash).collect(), issuers: Vec::new() },
+                ek: EkSelector { hashes: known.map(hash).collect(), issuers: Vec::new(), ..EkSelector::default() },
                 config_digests: vec![config_event_digest("nocloud", CONFIG).to_text()],
                 ..MachineSpec::default()
             },
@@ -289,8 +294,24 @@ fn full(status: StatusCode, body: Vec<u8>) -> Response<Body> {
 }
 
 fn refuse(code: &str) -> Response<Body> {
-    let problem = Problem { code: code.to_owned(), message: "see the\nmaster".to_owned() };
+    let problem = Problem { code: code.to_owned(), message: "see the\nmaster".to_owned(), ..Problem::default() };
     full(StatusCode::FORBIDDEN, serde_json::to_vec(&problem).expect("JSON"))
+}
+
+/// As a master answers whose queue keeps the request.
+fn queued() -> Response<Body> {
+    let message = "waits as\nrequest-1".to_owned();
+    let problem = Problem { code: Code::Queued.as_str().to_owned(), message, ..Problem::default() };
+    let mut answer = full(StatusCode::ACCEPTED, serde_json::to_vec(&problem).expect("JSON"));
+    answer.headers_mut().insert(http::header::RETRY_AFTER, http::HeaderValue::from_static("0"));
+    answer
+}
+
+/// As a master answers a machine that it knows under another name than the machine's own choice.
+fn named(name: &str) -> Response<Body> {
+    let code = Code::NameAssigned.as_str().to_owned();
+    let problem = Problem { code, message: "ask anew".to_owned(), node_name: name.to_owned() };
+    full(StatusCode::CONFLICT, serde_json::to_vec(&problem).expect("JSON"))
 }
 
 /// The caller's common name, serial number and protocol.
@@ -341,10 +362,14 @@ impl Shared {
         let mut world = self.world(caller);
         let now = world.now;
         let taken = world.sessions.take(&session, now).map_err(|code| Box::new(Refusal::anonymous(code)));
-        let verified =
+        let claimant =
             taken.and_then(|open| check_evidence(open, &evidence, &world.references().get(), &world.channel, now));
-        let verified = match verified {
+        if self.temper == Temper::AsksAPerson && !self.asked.swap(true, Ordering::Relaxed) {
+            return queued();
+        }
+        let verified = match claimant.and_then(Claimant::verified) {
             Ok(verified) => verified,
+            Err(refusal) if refusal.code() == Code::NameAssigned => return named("worker-1"),
             Err(refusal) => return refuse(refusal.code().as_str()),
         };
         verified.record(world.object(verified.node_name()).status.get_or_insert_default());

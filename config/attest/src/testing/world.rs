@@ -13,11 +13,13 @@ use crate::question::{Channel, Purpose};
 use crate::release::{KnownRelease, ReleaseKey};
 use crate::sessions::Sessions;
 use crate::verdict::Refusal;
-use crate::verifier::{Reference, RenewingPeer, Verified, check_evidence, check_hello, check_renewal};
+use crate::verifier::{
+    Approval, Claimant, Reference, RenewingPeer, Shown, Verified, check_evidence, check_hello, check_renewal,
+};
 use crate::wire::{Challenge, Evidence, Hello};
 use config_kube::identity::{NODE_CLIENT_SIGNER, NODE_SERVING_SIGNER};
 use config_kube::machine::{EkSelector, MachineSpec};
-use config_kube::policy::{CertificateRule, ConfigRule, EkRule, EventRule, ImageRule, PolicyName, Rule};
+use config_kube::policy::{CertificateRule, ConfigRule, EkRule, EventRule, ImageRule, PolicyName, QueueRule, Rule};
 use config_kube::{ImageRelease, Machine};
 use p256::ecdsa::SigningKey;
 use p256::pkcs8::{EncodePublicKey as _, LineEnding};
@@ -98,6 +100,7 @@ fn rule() -> Rule {
             sans: "inventory".to_owned(),
             roles: vec!["worker".to_owned()],
         },
+        queue: QueueRule::default(),
     }
 }
 
@@ -149,7 +152,11 @@ impl World {
             MachineSpec {
                 role: "worker".to_owned(),
                 addresses: vec![address.to_owned()],
-                ek: EkSelector { hashes: vec![machine.ek_hash().to_text()], issuers: Vec::new() },
+                ek: EkSelector {
+                    hashes: vec![machine.ek_hash().to_text()],
+                    issuers: Vec::new(),
+                    ..EkSelector::default()
+                },
                 config_digests: vec![config_event_digest("nocloud", CONFIG).to_text()],
                 ..MachineSpec::default()
             },
@@ -198,11 +205,55 @@ impl World {
         self.sessions.open(admitted, self.now, &mut self.rng)
     }
 
-    /// Step 4.
-    pub fn verify(&mut self, challenge: &Challenge, evidence: &Evidence) -> Result<Verified, Box<Refusal>> {
+    /// Step 4, as far as possession.
+    pub fn check(&mut self, challenge: &Challenge, evidence: &Evidence) -> Result<Claimant, Box<Refusal>> {
         let pending =
             self.sessions.take(&challenge.session, self.now).map_err(|code| Box::new(Refusal::anonymous(code)))?;
         check_evidence(pending, evidence, &self.references().get(), &self.channel, self.now)
+    }
+
+    /// Step 4.
+    pub fn verify(&mut self, challenge: &Challenge, evidence: &Evidence) -> Result<Verified, Box<Refusal>> {
+        self.check(challenge, evidence)?.verified()
+    }
+
+    /// A whole join as far as possession, under a rule that leaves the rest to others.
+    pub fn claim(&mut self, machine: &SoftMachine) -> Result<Claimant, Box<Refusal>> {
+        let hello = machine.hello();
+        let challenge = self.challenge(&hello.0)?;
+        let evidence = machine.evidence(Purpose::Join, &hello, &challenge, &self.channel);
+        self.check(&challenge, &evidence)
+    }
+
+    /// A renewal as far as possession.
+    pub fn claim_renewal(&mut self, machine: &SoftMachine) -> Result<Claimant, Box<Refusal>> {
+        let uid = self.object(&machine.node).metadata.uid.clone().unwrap_or_default();
+        let peer = RenewingPeer { machine_uid: uid, node_name: machine.node.clone(), spki: machine.nk_spki() };
+        let hello = machine.hello();
+        let challenge = self.renewal_challenge(&hello.0, &peer)?;
+        let evidence = machine.evidence(Purpose::Renew, &hello, &challenge, &self.channel);
+        self.check(&challenge, &evidence)
+    }
+
+    /// A whole join, kept in the place of being checked.
+    pub fn show(&mut self, machine: &SoftMachine) -> Option<Shown> {
+        let hello = machine.hello();
+        let challenge = self.challenge(&hello.0).ok()?;
+        let evidence = machine.evidence(Purpose::Join, &hello, &challenge, &self.channel);
+        let pending = self.sessions.take(&challenge.session, self.now).ok()?;
+        Shown::of(&pending, &evidence)
+    }
+
+    /// What follows an approval: the Machine is made where there is none, and what was proved is recorded.
+    pub fn approve(&mut self, claimant: Claimant, approval: &Approval) -> Result<Verified, Box<Refusal>> {
+        let made = claimant.to_make().map(|mut machine| {
+            machine.metadata.uid = Some(format!("uid-of-{}", machine.node_name()));
+            machine
+        });
+        let verified = claimant.approve(approval, made.as_ref())?;
+        self.machines.extend(made);
+        self.record(&verified);
+        Ok(verified)
     }
 
     /// A whole join; what was proved is recorded in the Machine.

@@ -13,19 +13,33 @@ use config_kube::pratique::Check;
 use config_kube::{Machine, MachineState};
 use zeroize::Zeroizing;
 
+/// Longest EK certificate that a session keeps, in bytes; real ones have some 1,200. Longer ones are checked and let go.
+const KEPT_CERTIFICATE: usize = 2048;
+
 /// A caller with keys of the right form for a Machine that may join. Proves nothing about who calls: the public areas and
 /// the EK certificate are no secrets.
 #[derive(Debug)]
 pub struct Admitted {
     purpose: Purpose,
-    machine: MachineId,
+    subject: Subject,
     ek_hash: Digest,
     parsed: ParsedKeys,
+    /// None where there is one that is too long to keep.
+    ek_certificate: Option<Option<Vec<u8>>>,
     names: Names,
     csr_hash: Digest,
     claims: Claims,
     channel: Channel,
     checks: Vec<Check>,
+}
+
+/// Which machine a caller says that it is.
+#[derive(Debug, Clone)]
+pub(crate) enum Subject {
+    /// One of the inventory.
+    Known(MachineId),
+    /// None that the inventory has; this is what it would become.
+    Stranger(Box<Machine>),
 }
 
 #[derive(Debug)]
@@ -73,7 +87,7 @@ pub fn check_hello(
 ) -> Result<Admitted, Box<Refusal>> {
     let mut draft = Draft::new(Purpose::Join, &hello.claims, hello.csr_hash, channel);
     match draft.join(hello, reference, now) {
-        Ok((keys, machine)) => Ok(draft.finish(keys, machine)),
+        Ok((keys, subject)) => Ok(draft.finish(keys, subject)),
         Err(stop) => Err(draft.refuse(stop)),
     }
 }
@@ -88,7 +102,7 @@ pub fn check_renewal(
 ) -> Result<Admitted, Box<Refusal>> {
     let mut draft = Draft::new(Purpose::Renew, &hello.claims, hello.csr_hash, channel);
     match draft.renew(hello, peer, reference, now) {
-        Ok((keys, machine)) => Ok(draft.finish(keys, machine)),
+        Ok((keys, machine)) => Ok(draft.finish(keys, Subject::Known(machine))),
         Err(stop) => Err(draft.refuse(stop)),
     }
 }
@@ -104,7 +118,7 @@ pub(crate) fn admit_bootstrap(
 ) -> Result<Admitted, Box<Refusal>> {
     let mut draft = Draft::new(Purpose::Bootstrap, claims, root_hash, channel);
     match draft.identify(keys, reference, now) {
-        Ok((keys, machine)) => Ok(draft.finish(keys, machine)),
+        Ok((keys, subject)) => Ok(draft.finish(keys, subject)),
         Err(stop) => Err(draft.refuse(stop)),
     }
 }
@@ -128,6 +142,7 @@ struct Draft<'a> {
 struct Keyed {
     ek_hash: Digest,
     parsed: ParsedKeys,
+    ek_certificate: Option<Option<Vec<u8>>>,
     names: Names,
 }
 
@@ -143,12 +158,13 @@ impl<'a> Draft<'a> {
         refusal(stop, self.checks, self.ek_hash, claims)
     }
 
-    fn finish(self, keyed: Keyed, machine: MachineId) -> Admitted {
+    fn finish(self, keyed: Keyed, subject: Subject) -> Admitted {
         Admitted {
             purpose: self.purpose,
-            machine,
+            subject,
             ek_hash: keyed.ek_hash,
             parsed: keyed.parsed,
+            ek_certificate: keyed.ek_certificate,
             names: keyed.names,
             csr_hash: self.csr_hash,
             claims: self.claims.clone(),
@@ -157,7 +173,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    fn join(&mut self, hello: &Hello, reference: &Reference<'_>, now: u64) -> Result<(Keyed, MachineId), Stop> {
+    fn join(&mut self, hello: &Hello, reference: &Reference<'_>, now: u64) -> Result<(Keyed, Subject), Stop> {
         self.protocol(&hello.protocol)?;
         self.identify(&hello.keys, reference, now)
     }
@@ -167,15 +183,15 @@ impl<'a> Draft<'a> {
     }
 
     /// In this order: size, inventory, key attributes, EK hash and chain. (The caller has done size of the body and rate.)
-    fn identify(&mut self, keys: &Keys, reference: &Reference<'_>, now: u64) -> Result<(Keyed, MachineId), Stop> {
+    fn identify(&mut self, keys: &Keys, reference: &Reference<'_>, now: u64) -> Result<(Keyed, Subject), Stop> {
         self.limits()?;
         let (ek, ek_spki, ek_hash) = self.endorsement_key(keys)?;
-        let machine = identity::find(&ek_hash, self.claims, reference, &mut self.checks)?;
-        identity::admissible(machine, &ek_hash, self.claims, reference, now, &mut self.checks)?;
+        let found = identity::find(&ek_hash, self.claims, reference, &mut self.checks)?;
+        identity::admissible(found.machine(), &ek_hash, self.claims, reference, now, &mut self.checks)?;
         let keyed = self.keys(keys, ek, ek_hash)?;
         let certificate = keys.ek_certificate.as_ref().map(crate::wire::Blob::as_bytes);
-        identity::endorsed(machine, &ek_hash, &ek_spki, certificate, reference, now, &mut self.checks)?;
-        Ok((keyed, machine_id(machine)))
+        identity::endorsement(&found, &ek_hash, &ek_spki, certificate, reference, now, &mut self.checks)?;
+        Ok((keyed, found.subject()))
     }
 
     fn renew(
@@ -257,7 +273,11 @@ impl<'a> Draft<'a> {
             .spki()
             .map_err(on_curve)
             .map_err(|(fault, wanted)| self.checks.fail("NK template", Code::NkTemplate, wanted, fault))?;
-        Ok(Keyed { ek_hash, parsed: ParsedKeys { ek, ak, nk, nk_spki }, names })
+        let ek_certificate = match keys.ek_certificate.as_ref().map(crate::wire::Blob::as_bytes) {
+            Some(der) if der.len() > KEPT_CERTIFICATE => None,
+            certificate => Some(certificate.map(<[u8]>::to_vec)),
+        };
+        Ok(Keyed { ek_hash, parsed: ParsedKeys { ek, ak, nk, nk_spki }, ek_certificate, names })
     }
 
     fn attestation_key(&mut self, bytes: &[u8]) -> Result<Public, Stop> {
@@ -310,11 +330,6 @@ fn describe(key: &Public) -> String {
 }
 
 impl Admitted {
-    /// The Machine that the caller claims to be.
-    pub fn machine(&self) -> &MachineId {
-        &self.machine
-    }
-
     pub(crate) fn purpose(&self) -> Purpose {
         self.purpose
     }
@@ -335,7 +350,7 @@ impl Admitted {
         let credential = match make_credential(&self.parsed.ek, &self.names.ak, &secret, rng) {
             Ok(credential) => credential,
             Err(fault) => {
-                let mut checks = Checks::resume(self.checks);
+                let mut checks = Checks::resume(self.checks, false);
                 let stop = checks.fail("credential", Code::EkTemplate, "a key that can be encrypted to", fault);
                 return Err(refusal(stop, checks, Some(self.ek_hash), &self.claims));
             }
@@ -352,16 +367,29 @@ impl Pending {
         &self.session
     }
 
-    /// The Machine that the caller claims to be.
-    pub fn machine(&self) -> &MachineId {
-        &self.admitted.machine
+    /// What exchanges of one machine have in common: its uid or, where the inventory does not have it, its EK.
+    pub fn turn(&self) -> String {
+        match &self.admitted.subject {
+            Subject::Known(id) => id.uid.clone(),
+            Subject::Stranger(_) => self.admitted.ek_hash.to_text(),
+        }
+    }
+
+    pub(super) fn subject(&self) -> &Subject {
+        &self.admitted.subject
     }
 
     pub(super) fn purpose(&self) -> Purpose {
         self.admitted.purpose
     }
 
-    pub(crate) fn ek_hash(&self) -> Digest {
+    /// The EK's SubjectPublicKeyInfo and certificate; none where the certificate is longer than is kept.
+    pub(super) fn endorsement(&self) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
+        Some((self.admitted.parsed.ek.spki().ok()?, self.admitted.ek_certificate.clone()?))
+    }
+
+    /// SHA-256 of the EK's SubjectPublicKeyInfo.
+    pub fn ek_hash(&self) -> Digest {
         self.admitted.ek_hash
     }
 

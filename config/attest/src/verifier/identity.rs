@@ -1,14 +1,46 @@
 //! Which Machine a caller's endorsement key belongs to, and whether it may join.
 
-use super::Reference;
+use super::{Reference, Subject};
 use crate::code::Code;
 use crate::digest::Digest;
 use crate::ek::{self, EkIssuer};
-use crate::inventory::{bound_ek, readmitted, state};
+use crate::inventory::{Inventory, bound_ek, machine_id, readmitted, state};
+use crate::name;
 use crate::policy::Require;
 use crate::verdict::{Checks, Stop};
 use crate::wire::Claims;
-use config_kube::{Machine, MachineState};
+use config_kube::{Machine, MachineSpec, MachineState};
+
+/// Whose an EK is.
+pub(super) enum Found<'a> {
+    /// This Machine lists it, is bound to it, or let it in at sight.
+    Known(&'a Machine),
+    /// This Machine trusts an issuer, and its name was claimed: only a good EK certificate makes it its own.
+    ByIssuer(&'a Machine),
+    /// Nobody's. Where the rule leaves it to a person or nobody, this is what would be made.
+    Stranger(Box<Machine>),
+}
+
+impl Found<'_> {
+    /// The Machine, or what would be made.
+    pub(super) fn machine(&self) -> &Machine {
+        match self {
+            Found::Known(machine) | Found::ByIssuer(machine) => machine,
+            Found::Stranger(machine) => machine,
+        }
+    }
+
+    pub(super) fn is_stranger(&self) -> bool {
+        matches!(self, Found::Stranger(_))
+    }
+
+    pub(super) fn subject(self) -> Subject {
+        match self {
+            Found::Known(machine) | Found::ByIssuer(machine) => Subject::Known(machine_id(machine)),
+            Found::Stranger(machine) => Subject::Stranger(machine),
+        }
+    }
+}
 
 /// Finds the Machine of an EK. The claimed name chooses only between machines that the key already fits.
 pub(super) fn find<'a>(
@@ -16,7 +48,7 @@ pub(super) fn find<'a>(
     claims: &Claims,
     reference: &Reference<'a>,
     checks: &mut Checks,
-) -> Result<&'a Machine, Stop> {
+) -> Result<Found<'a>, Stop> {
     const CHECK: &str = "inventory";
     let inventory = reference.inventory;
     let listing = inventory.listing(ek);
@@ -29,7 +61,7 @@ pub(super) fn find<'a>(
         }
         bound
     } else if listing.is_empty() {
-        by_name(ek, claims, reference, checks)?
+        return by_name(ek, claims, reference, checks);
     } else {
         let mut fitting = listing.iter().filter(named);
         match (fitting.next(), fitting.next()) {
@@ -45,28 +77,59 @@ pub(super) fn find<'a>(
         }
     };
     // A Machine that lists hashes is only ever a machine with one of them, whatever else the rule takes.
-    let hashes = &machine.spec.ek.hashes;
+    let hashes: Vec<&str> = machine.spec.ek.hashes.iter().chain(&machine.spec.ek.seen).map(String::as_str).collect();
     let listed = hashes.is_empty() || listing.iter().any(|other| other.metadata.name == machine.metadata.name);
     let wanted = if hashes.is_empty() { "a Machine for this EK".to_owned() } else { hashes.join(", ") };
     let name = machine.metadata.name.as_deref().unwrap_or_default();
     checks.must(CHECK, Code::MachineUnknown, listed, wanted, format!("{name} with {}", ek.to_text()))?;
-    Ok(machine)
+    Ok(Found::Known(machine))
 }
 
-/// A Machine that trusts an issuer instead of listing hashes is found by the claimed name.
+/// A Machine that trusts an issuer instead of listing hashes is found by the claimed name. Else it is a stranger.
 fn by_name<'a>(
     ek: &Digest,
     claims: &Claims,
     reference: &Reference<'a>,
     checks: &mut Checks,
-) -> Result<&'a Machine, Stop> {
+) -> Result<Found<'a>, Stop> {
+    const CHECK: &str = "inventory";
+    let rule = reference.rule;
     let wanted = "a Machine that lists this EK or its issuer";
-    let hashes_needed = reference.rule.ek_inventory && reference.rule.ek_require == Require::All;
+    let hashes_needed = rule.enforces() && rule.ek_inventory && rule.ek_require == Require::All;
     let named = reference.inventory.of_node(&claims.name);
     match named.as_slice() {
-        [machine] if !hashes_needed && !machine.spec.ek.issuers.is_empty() => Ok(machine),
-        _ => Err(checks.fail("inventory", Code::MachineUnknown, wanted, ek.to_text())),
+        [machine] if !hashes_needed && !machine.spec.ek.issuers.is_empty() && machine.spec.ek.hashes.is_empty() => {
+            let name = machine.metadata.name.as_deref().unwrap_or_default();
+            checks.test(CHECK, Code::MachineUnknown, true, wanted, format!("{name}, by its issuer"));
+            Ok(Found::ByIssuer(machine))
+        }
+        _ if rule.enforces() => Err(checks.fail(CHECK, Code::MachineUnknown, wanted, ek.to_text())),
+        _ => stranger(ek, claims, reference, checks).map(|machine| Found::Stranger(Box::new(machine))),
     }
+}
+
+/// The Machine that an EK would become which nobody knows: under a name that is nobody's, in a role that the rule admits.
+fn stranger(ek: &Digest, claims: &Claims, reference: &Reference<'_>, checks: &mut Checks) -> Result<Machine, Stop> {
+    let node = if claims.name.is_empty() { name::derived(ek) } else { claims.name.clone() };
+    let good = name::is_node_name(&node);
+    checks.must("claimed name", Code::NameInvalid, good, "a DNS name in lower case", &node)?;
+    unclaimed(&node, reference.inventory, checks)?;
+    let only = match reference.rule.roles.as_slice() {
+        [only] => only.as_str(),
+        _ => "",
+    };
+    let role = if claims.role.is_empty() { only } else { &claims.role };
+    let spec = MachineSpec { role: role.to_owned(), ..MachineSpec::default() };
+    Ok(Machine::named(&node, spec))
+}
+
+/// That no Machine has a node's name.
+pub(super) fn unclaimed(node: &str, inventory: &Inventory, checks: &mut Checks) -> Result<(), Stop> {
+    let mut owners = inventory.of_node(node);
+    owners.extend(inventory.get(node));
+    let Some(owner) = owners.first() else { return Ok(()) };
+    let code = if bound_ek(owner).is_some() { Code::MachineBoundToOtherEk } else { Code::NameMismatch };
+    Err(checks.fail("claimed name", code, "a name that no Machine has", node))
 }
 
 /// Whether this Machine may join with this EK and these claims at all.
@@ -126,8 +189,35 @@ pub(super) fn admissible(
     )
 }
 
-/// Whether the EK is known in the way that the rule wants: listed, and signed for.
-pub(super) fn endorsed(
+/// Whether the EK is known in the way that the rule wants. Who only looks wants it where the issuer is all that makes the
+/// Machine the caller's.
+pub(super) fn endorsement(
+    found: &Found<'_>,
+    ek: &Digest,
+    spki: &[u8],
+    certificate: Option<&[u8]>,
+    reference: &Reference<'_>,
+    now: u64,
+    checks: &mut Checks,
+) -> Result<(), Stop> {
+    const CHECK: &str = "EK certificate";
+    let mut judgement = Checks::default();
+    let outcome = endorsed(found.machine(), ek, spki, certificate, reference, now, &mut judgement);
+    let enforces = reference.rule.enforces();
+    let signed_for = judgement.has_passed(CHECK);
+    checks.judged(judgement, enforces);
+    match found {
+        _ if enforces => outcome,
+        Found::ByIssuer(machine) if !signed_for => {
+            let wanted = machine.spec.ek.issuers.join(", ");
+            Err(checks.fail("issuer of the Machine", Code::EkCertificateIssuer, wanted, "no good certificate of them"))
+        }
+        Found::Known(_) | Found::ByIssuer(_) | Found::Stranger(_) => Ok(()),
+    }
+}
+
+/// Whether the EK is listed, and signed for.
+fn endorsed(
     machine: &Machine,
     ek: &Digest,
     spki: &[u8],
@@ -145,15 +235,14 @@ pub(super) fn endorsed(
         let outcome = (listed, "EK hash", Code::MachineUnknown, wanted, ek.to_text());
         if listed { passed.push(outcome) } else { failed.push(outcome) }
     }
-    if !rule.ek_issuers.is_empty() {
-        let names: Vec<&String> = rule
-            .ek_issuers
-            .iter()
-            .filter(|name| machine.spec.ek.issuers.is_empty() || machine.spec.ek.issuers.contains(name))
-            .collect();
+    let takes = rule.issuers(reference.issuers);
+    if !takes.is_empty() {
+        let own = &machine.spec.ek.issuers;
+        let names: Vec<&str> =
+            takes.into_iter().filter(|name| own.is_empty() || own.iter().any(|listed| listed == name)).collect();
         let issuers: Vec<&EkIssuer> =
-            reference.issuers.iter().filter(|issuer| names.iter().any(|name| *name == issuer.name())).collect();
-        let wanted = names.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(", ");
+            reference.issuers.iter().filter(|issuer| names.contains(&issuer.name())).collect();
+        let wanted = names.join(", ");
         let result = match certificate {
             Some(der) => ek::check(der, spki, &issuers, now),
             None => Err((Code::EkCertificateMissing, "none".to_owned())),

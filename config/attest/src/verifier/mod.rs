@@ -2,20 +2,27 @@
 //!
 //! 1. [`check_hello`] (or [`check_renewal`]) → [`Admitted`]: the caller shows keys of the right form for a Machine that may join.
 //! 2. [`crate::sessions::Sessions::open`] → challenge; the session holds [`Pending`].
-//! 3. [`check_evidence`] → [`Verified`], the only thing that the CA signs for, or a [`crate::Refusal`] that says whether the
-//!    machine itself proved what is refused.
+//! 3. [`check_evidence`] → [`Claimant`], which proved which machine it is, with a verdict on all else; or a
+//!    [`crate::Refusal`] that says whether the machine itself proved what is refused.
+//! 4. [`Claimant::verified`] under a rule that enforces its verdict, [`Claimant::approve`] under one that leaves it to a
+//!    person or nobody → [`Verified`], the only thing that the CA signs for.
 
+mod claimant;
 mod hello;
 mod identity;
 mod proof;
+mod shown;
 mod state;
 mod verified;
 
+use claimant::requests;
+pub use claimant::{Approval, Claimant, Standing, check_evidence};
 pub use hello::{Admitted, Pending, RenewingPeer, check_hello, check_renewal};
-pub(crate) use hello::{admit_bootstrap, refusal};
+pub(crate) use hello::{Subject, admit_bootstrap, refusal};
 pub use proof::Attested;
 pub(crate) use proof::check_proof;
-pub use verified::{Verified, check_evidence};
+pub use shown::{Judged, Shown};
+pub use verified::Verified;
 
 use crate::digest::Digest;
 use crate::ek::EkIssuer;

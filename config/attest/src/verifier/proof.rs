@@ -1,7 +1,7 @@
 //! Phase 2: the TPM's word, first that it is this exchange's, then what it says.
 
 use super::hello::refusal;
-use super::{Pending, Reference, identity, state};
+use super::{Pending, Reference, Subject, identity, state};
 use crate::code::Code;
 use crate::digest::Digest;
 use crate::pcr::{QUOTE_PCRS, Selection};
@@ -10,7 +10,7 @@ use crate::tpm::{
     Attest, Attested as Body, ClockInfo, ENDORSEMENT_HIERARCHY, EcdsaSignature, HashAlg, NULL_HIERARCHY, TpmError,
     qualified_name_of_primary, template,
 };
-use crate::verdict::{Checks, ProvenMachine, Refusal, Stop, Verdict};
+use crate::verdict::{Checks, POSSESSION, ProvenMachine, Refusal, Stop, Verdict};
 use crate::wire::{Proof, Signed};
 use config_kube::Machine;
 use config_kube::machine::{ProvenConfig, ProvenImage};
@@ -20,21 +20,17 @@ use subtle::ConstantTimeEq as _;
 /// A machine whose state was proved and accepted. The requests are still to be checked.
 #[derive(Debug)]
 pub struct Attested {
-    pub(super) proven: ProvenMachine,
+    pub(super) proven: Option<ProvenMachine>,
+    pub(super) machine: Machine,
     pub(super) pending: Pending,
     pub(super) state: state::Accepted,
     pub(super) checks: Checks,
 }
 
 impl Attested {
-    /// The Machine.
-    pub fn machine(&self) -> &ProvenMachine {
-        &self.proven
-    }
-
-    /// The image that it booted.
-    pub fn image(&self) -> &ProvenImage {
-        &self.state.image
+    /// The image that it booted, where that is one that the rule takes.
+    pub fn image(&self) -> Option<&ProvenImage> {
+        self.state.image.as_ref()
     }
 
     /// The configuration that it was started with.
@@ -67,15 +63,23 @@ impl Attested {
         self.pending.names().nk.to_hex()
     }
 
-    pub(crate) fn into_verdict(self) -> Verdict {
-        let ek_hash = Some(self.pending.ek_hash());
-        let claims = self.pending.claims().clone();
-        Verdict { checks: self.checks.into_list(), ek_hash, claims }
+    /// What was looked at.
+    pub(crate) fn verdict(&self) -> Verdict {
+        let (ek_hash, claims) = (Some(self.pending.ek_hash()), self.pending.claims().clone());
+        Verdict { checks: self.checks.list().to_vec(), ek_hash, claims }
     }
 }
 
-/// A refusal of a machine that proved it is itself.
-pub(super) fn proven_refusal(proven: ProvenMachine, pending: &Pending, checks: Checks, stop: Stop) -> Box<Refusal> {
+/// A refusal of a machine that proved it is itself. A machine that the inventory does not have has nothing to lose.
+pub(super) fn proven_refusal(
+    proven: Option<ProvenMachine>,
+    pending: &Pending,
+    checks: Checks,
+    stop: Stop,
+) -> Box<Refusal> {
+    let Some(proven) = proven else {
+        return refusal(stop, checks, Some(pending.ek_hash()), pending.claims());
+    };
     let code = checks.first_failure(stop);
     let verdict =
         Verdict { checks: checks.into_list(), ek_hash: Some(pending.ek_hash()), claims: pending.claims().clone() };
@@ -90,21 +94,42 @@ pub(crate) fn check_proof(
     channel: &Channel,
     now: u64,
 ) -> Result<Attested, Box<Refusal>> {
-    let mut checks = Checks::resume(pending.checks());
+    let mut checks = Checks::resume(pending.checks(), reference.rule.enforces());
     let quote = match binding(&pending, proof, channel, &mut checks) {
         Ok(quote) => quote,
         Err(stop) => return Err(refusal(stop, checks, Some(pending.ek_hash()), pending.claims())),
     };
-    // The object may have gone since phase 1; a new one under its name is another.
-    let Some(machine) = reference.inventory.find(pending.machine()) else {
-        let stop = checks.fail("inventory", Code::MachineUnknown, "the Machine of phase 1", "gone");
-        return Err(refusal(stop, checks, Some(pending.ek_hash()), pending.claims()));
+    let machine = match still(&pending, reference, &mut checks) {
+        Ok(machine) => machine.clone(),
+        Err(stop) => return Err(refusal(stop, checks, Some(pending.ek_hash()), pending.claims())),
     };
     // From here on HMAC(S, Q) and the AK's signature over Q hold: this is the Machine's own word.
-    let proven = ProvenMachine::new(pending.machine().clone());
-    match said(&pending, &quote, proof, machine, reference, now, &mut checks) {
-        Ok(state) => Ok(Attested { proven, pending, state, checks }),
+    let proven = match pending.subject() {
+        Subject::Known(id) => Some(ProvenMachine::new(id.clone())),
+        Subject::Stranger(_) => None,
+    };
+    match said(&pending, &quote, proof, &machine, reference, now, &mut checks) {
+        Ok(state) => Ok(Attested { proven, machine, pending, state, checks }),
         Err(stop) => Err(proven_refusal(proven, &pending, checks, stop)),
+    }
+}
+
+/// The Machine of phase 1, if nothing has come between: its object may have gone (a new one under its name is another),
+/// and what was nobody's may be somebody's by now.
+fn still<'a>(pending: &'a Pending, reference: &Reference<'a>, checks: &mut Checks) -> Result<&'a Machine, Stop> {
+    const CHECK: &str = "inventory";
+    match pending.subject() {
+        Subject::Known(id) => reference
+            .inventory
+            .find(id)
+            .ok_or_else(|| checks.fail(CHECK, Code::MachineUnknown, "the Machine of phase 1", "gone")),
+        Subject::Stranger(machine) => {
+            let unknown = !reference.rule.enforces() && !reference.inventory.knows(&pending.ek_hash());
+            let found = if unknown { "nobody's" } else { "known by now, or not to be taken in any more" };
+            checks.must(CHECK, Code::MachineUnknown, unknown, "an EK that is nobody's, as in phase 1", found)?;
+            identity::unclaimed(machine.node_name(), reference.inventory, checks)?;
+            Ok(machine)
+        }
     }
 }
 
@@ -245,5 +270,5 @@ fn certification(pending: &Pending, proof: &Proof, checks: &mut Checks) -> Resul
     checks.must("NK hierarchy", Code::NkHierarchy, same, hex::encode(&in_null), hex::encode(qualified_name))?;
     let wanted = template::nk_policy(&proof.pcrs);
     let found = &pending.nk().auth_policy;
-    checks.must("NK policy", Code::NkAuthPolicy, found == wanted.as_bytes(), wanted, hex::encode(found))
+    checks.must(POSSESSION, Code::NkAuthPolicy, found == wanted.as_bytes(), wanted, hex::encode(found))
 }

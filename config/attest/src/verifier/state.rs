@@ -37,10 +37,13 @@ pub(super) struct Said<'a> {
 /// What was accepted of it.
 #[derive(Debug, Clone)]
 pub(super) struct Accepted {
-    pub(super) image: ProvenImage,
+    /// None where what was booted is none that the rule takes, which only who leaves it to others lets pass.
+    pub(super) image: Option<ProvenImage>,
     pub(super) config: Option<ProvenConfig>,
     pub(super) clock: ClockInfo,
     pub(super) pinned: BTreeMap<u8, Digest>,
+    /// All that was quoted.
+    pub(super) registers: BTreeMap<u8, Digest>,
 }
 
 impl Said<'_> {
@@ -57,6 +60,19 @@ pub(super) fn check(
     checks: &mut Checks,
 ) -> Result<Accepted, Stop> {
     counters(said, machine, checks);
+    let mut judgement = Checks::default();
+    let accepted = judge(said, machine, reference, now, &mut judgement);
+    let enforces = reference.rule.enforces();
+    checks.judged(judgement, enforces);
+    checks.all_passed()?;
+    if enforces && accepted.image.is_none() {
+        return Err(Stop(Code::ImageUnknown));
+    }
+    Ok(accepted)
+}
+
+/// What was booted, and what the rule says of it.
+fn judge(said: &Said<'_>, machine: &Machine, reference: &Reference<'_>, now: u64, checks: &mut Checks) -> Accepted {
     let outside = said.pcr(12);
     checks.test("PCR 12", Code::OutsideArguments, outside == Digest::ZERO, "zero", outside);
     let config = config(said, machine, reference, checks);
@@ -67,16 +83,18 @@ pub(super) fn check(
         let wanted = if reference.rule.secure_boot { "on" } else { "on or off" };
         checks.test("Secure Boot", Code::SecureBootOff, good, wanted, if on { "on" } else { "off" });
     }
+    let before = checks.failures();
     let found = image(said, machine, secure_boot, reference, checks);
+    let taken = checks.failures() == before;
     if let (Some(log), Some((_, boot))) = (&log, &found) {
         facts::consume(log, boot, reference.rule.allow_unknown, checks);
     }
     let pinned = firmware(said, machine, now, checks);
-    checks.all_passed()?;
-    let (release, _) = found.ok_or(Stop(Code::ImageUnknown))?;
-    let manifest = release.manifest();
-    let image = ProvenImage { id: manifest.id.clone(), role: manifest.role.clone(), svn: manifest.svn };
-    Ok(Accepted { image, config, clock: said.clock, pinned })
+    let image = found.filter(|_| taken).map(|(release, _)| {
+        let manifest = release.manifest();
+        ProvenImage { id: manifest.id.clone(), role: manifest.role.clone(), svn: manifest.svn }
+    });
+    Accepted { image, config, clock: said.clock, pinned, registers: said.pcrs.clone() }
 }
 
 /// Resets and restarts never go down; the clock never goes down within equal counts.
@@ -171,7 +189,7 @@ fn image<'a>(
     checks: &mut Checks,
 ) -> Option<Started<'a>> {
     let rule = reference.rule;
-    let signed = |release: &KnownRelease| release.verified_by().iter().any(|key| rule.release_keys.contains(key));
+    let signed = |release: &KnownRelease| release.verified_by().iter().any(|key| rule.takes_release_key(key));
     let started = reference
         .releases
         .iter()
@@ -211,7 +229,8 @@ fn image<'a>(
     if boot.pcrs.contains_key(&7) {
         register(&manifest.id, boot, 7, Code::SecureBootDatabase, said, checks);
     }
-    let keys = rule.release_keys.join(", ");
+    let keys =
+        if rule.enforces() { rule.release_keys.join(", ") } else { "a release key of the configuration".to_owned() };
     let by = if release.verified_by().is_empty() { "none".to_owned() } else { release.verified_by().join(", ") };
     checks.test("image signature", Code::ImageUnsigned, signed(release), keys, by);
     let least = format!("at least {}", rule.min_svn);

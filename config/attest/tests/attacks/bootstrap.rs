@@ -70,7 +70,7 @@ fn refused(code: Code, result: Result<Attested, Box<Refusal>>) {
 fn the_admin_attests_the_first_master_and_its_root() {
     let (world, machine, hello) = first_master();
     let attested = attest(&world, &machine, &hello, &hello.root, |_| {}).expect("a good master");
-    let (proved, verdict) = bootstrap::proved(attested);
+    let (proved, verdict) = bootstrap::proved(&attested);
     assert_eq!(proved.ek_hash, machine.ek_hash());
     assert_eq!(proved.image.id, "master-7");
     assert!(verdict.checks.iter().all(|check| check.ok));
@@ -121,7 +121,7 @@ fn statement(world: &World, machine: &SoftMachine, hello: &BootstrapHello) -> Ad
     AdminStatement {
         cluster: "lab".to_owned(),
         machine: "master-1".to_owned(),
-        proved: Some(bootstrap::proved(attested).0),
+        proved: Some(bootstrap::proved(&attested).0),
         ..AdminStatement::default()
     }
 }

@@ -2,9 +2,16 @@
 
 use config_attest::Code;
 
-/// Codes of the master's driver: body sizes, rates, and the policy that rejects before the verifier is asked.
-const ELSEWHERE: [Code; 5] =
-    [Code::Refused, Code::TooLarge, Code::RateLimited, Code::PolicyRejects, Code::PolicyInvalid];
+/// Codes of the master's driver: body sizes, rates, a policy with faults, and what a person says.
+const ELSEWHERE: [Code; 7] = [
+    Code::Refused,
+    Code::TooLarge,
+    Code::RateLimited,
+    Code::PolicyInvalid,
+    Code::Queued,
+    Code::QueueFull,
+    Code::RequestDenied,
+];
 
 #[test]
 fn every_code_of_the_verifier_has_an_attack() {
@@ -13,6 +20,7 @@ fn every_code_of_the_verifier_has_an_attack() {
         include_str!("keys.rs"),
         include_str!("state.rs"),
         include_str!("identity.rs"),
+        include_str!("claimant.rs"),
         include_str!("csr.rs"),
         include_str!("renewal.rs"),
         include_str!("bootstrap.rs"),

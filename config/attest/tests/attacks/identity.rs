@@ -179,7 +179,8 @@ fn a_machine_that_went_between_the_steps_is_not_approved() {
 fn by_issuer() -> (World, SoftMachine) {
     let (mut world, machine) = lab();
     world.rule.ek.hashes = String::new();
-    world.object("worker-1").spec.ek = EkSelector { hashes: Vec::new(), issuers: vec!["lab-ca".to_owned()] };
+    world.object("worker-1").spec.ek =
+        EkSelector { hashes: Vec::new(), issuers: vec!["lab-ca".to_owned()], ..EkSelector::default() };
     (world, machine)
 }
 

@@ -3,6 +3,7 @@
 #![allow(clippy::panic, reason = "helpers of tests stop at the first surprise")]
 
 mod bootstrap;
+mod claimant;
 mod coverage;
 mod csr;
 mod freshness;

@@ -361,7 +361,7 @@ fn a_rule_may_take_any_measured_configuration() {
     let verified = accepted(world.join(&machine));
     let config = world.object("worker-1").status.clone().and_then(|status| status.config).expect("a configuration");
     assert_eq!(config.source, "smbios");
-    assert_eq!(verified.image().id, "worker-7");
+    assert_eq!(verified.image().expect("an image").id, "worker-7");
 }
 
 #[test]

@@ -64,7 +64,7 @@ fn exchange(booted: &mut Booted, ek: u32, certificate: u32, by_policy: bool, see
     assert_eq!(parsed.to_bytes(), ek_public, "parsing loses nothing");
     assert_eq!(parsed.name().as_bytes(), ek_name, "the Name is the TPM's");
     let hash = config_attest::Digest::of(&parsed.spki().expect("an EK")).to_text();
-    world.object("worker-1").spec.ek = EkSelector { hashes: vec![hash], issuers: Vec::new() };
+    world.object("worker-1").spec.ek = EkSelector { hashes: vec![hash], issuers: Vec::new(), ..EkSelector::default() };
 
     let mut bank = log.replay();
     bank.extend(CONFIG_PCR, &config_event.digest);

@@ -127,7 +127,11 @@ fn describe(args: &BootstrapArgs, config: &MachineConfig, digest: String) -> Res
     let spec = MachineSpec {
         role: "master".to_owned(),
         addresses: own.map(|cidr| cidr.address.to_string()).collect(),
-        ek: EkSelector { hashes: hashes.iter().map(Digest::to_text).collect(), issuers: Vec::new() },
+        ek: EkSelector {
+            hashes: hashes.iter().map(Digest::to_text).collect(),
+            issuers: Vec::new(),
+            ..EkSelector::default()
+        },
         config_digests: vec![digest],
         ..MachineSpec::default()
     };
@@ -200,6 +204,7 @@ fn rule(cluster: &ClusterConfig, keys: &[ReleaseKey], issuers: &[EkIssuer]) -> R
         events: own.map_or(EventRule::default(), |rule| rule.events.clone()),
         config: ConfigRule { measured: true, digests: "inventory".to_owned() },
         certificate: CertificateRule { roles: vec!["master".to_owned()], ..CertificateRule::default() },
+        ..Rule::default()
     };
     CheckedRule::try_from(&rule).map_err(|e| Error::input("the rule", e.to_string(), "check the user-data's [[rule]]"))
 }

@@ -158,7 +158,7 @@ async fn attest(connection: &mut Connection, hello: &BootstrapHello, expected: &
     let proof: Proof = exchange(connection, Method::POST, BOOTSTRAP_CHALLENGE_PATH, &challenge).await?;
     let attested =
         bootstrap::check(pending, &proof, &reference, &root, exporter, now()).map_err(|refusal| untrusted(&refusal))?;
-    let (proved, verdict) = bootstrap::proved(attested);
+    let (proved, verdict) = bootstrap::proved(&attested);
     tell(&format!(
         "proven: image {} (role {}, svn {}), {} checks passed",
         proved.image.id,

@@ -1,7 +1,11 @@
 //! `always-reject`: no.
 
-use super::{Judgement, Policy};
+use super::{Judgement, Policy, Ruling, Upstream};
+use crate::waiting::Waiting;
+use config_attest::Code;
+use config_attest::verifier::Claimant;
 use config_kube::{PolicyName, Rule};
+use jiff::Timestamp;
 
 /// Refuses whatever comes.
 #[derive(Debug)]
@@ -18,5 +22,13 @@ impl Policy for AlwaysReject {
 
     fn judge(&self, _rule: &Rule) -> Judgement {
         Judgement::Reject
+    }
+
+    fn decide(&self, _claimant: &Claimant, _waiting: &Waiting, _now: Timestamp) -> Ruling {
+        Ruling::Refuse(Code::PolicyRejects)
+    }
+
+    fn upstream(&self) -> Upstream {
+        Upstream::Deny
     }
 }

@@ -1,8 +1,11 @@
 //! `cloud-verify`: by TPM evidence (cloud-verify/v1).
 
-use super::{Judgement, Policy};
+use super::{Judgement, Policy, Ruling, Upstream, proof_asked};
+use crate::waiting::Waiting;
 use config_attest::policy::CheckedRule;
-use config_kube::{PolicyName, Rule};
+use config_attest::verifier::Claimant;
+use config_kube::{PolicyName, Rule, identity};
+use jiff::Timestamp;
 
 /// Has the verifier decide.
 #[derive(Debug)]
@@ -14,13 +17,29 @@ impl Policy for CloudVerify {
     }
 
     fn faults(&self, rule: &Rule) -> Vec<String> {
-        CheckedRule::try_from(rule).err().map(|faults| faults.to_string()).into_iter().collect()
+        let mut faults: Vec<String> =
+            CheckedRule::try_from(rule).err().map(|faults| faults.to_string()).into_iter().collect();
+        let machines = [identity::NODE_CLIENT_SIGNER, identity::NODE_SERVING_SIGNER];
+        let other = rule.signers.iter().filter(|signer| !machines.contains(&signer.as_str()));
+        faults.extend(other.map(|signer| {
+            format!(
+                "rule `{}`: {signer} brings no evidence that cloud-verify could look at; name it in a rule of its own \
+                 with `queue` or `always-reject`",
+                rule.name
+            )
+        }));
+        faults
     }
 
     fn judge(&self, rule: &Rule) -> Judgement {
-        match CheckedRule::try_from(rule) {
-            Ok(rule) => Judgement::Verify(Box::new(rule)),
-            Err(_faults) => Judgement::Reject,
-        }
+        proof_asked(rule)
+    }
+
+    fn decide(&self, _claimant: &Claimant, _waiting: &Waiting, _now: Timestamp) -> Ruling {
+        Ruling::Verify
+    }
+
+    fn upstream(&self) -> Upstream {
+        Upstream::Person
     }
 }

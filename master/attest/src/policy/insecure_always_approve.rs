@@ -1,7 +1,10 @@
-//! `insecure-always-approve`: whatever comes. Not there yet: a rule that names it is a fault.
+//! `insecure-always-approve`: whatever comes, said loudly.
 
-use super::{Judgement, Policy, absent};
+use super::{Judgement, Policy, Ruling, Upstream, proof_asked};
+use crate::waiting::Waiting;
+use config_attest::verifier::{Approval, Claimant};
 use config_kube::{PolicyName, Rule};
+use jiff::Timestamp;
 
 /// Approves whatever comes.
 #[derive(Debug)]
@@ -13,10 +16,18 @@ impl Policy for InsecureAlwaysApprove {
     }
 
     fn faults(&self, rule: &Rule) -> Vec<String> {
-        absent(rule, "insecure-always-approve")
+        super::faults_for_machines(rule)
     }
 
-    fn judge(&self, _rule: &Rule) -> Judgement {
-        Judgement::Reject
+    fn judge(&self, rule: &Rule) -> Judgement {
+        proof_asked(rule)
+    }
+
+    fn decide(&self, _claimant: &Claimant, _waiting: &Waiting, _now: Timestamp) -> Ruling {
+        Ruling::Approve(Approval::Nobody)
+    }
+
+    fn upstream(&self) -> Upstream {
+        Upstream::Approve
     }
 }

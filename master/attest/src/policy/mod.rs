@@ -5,18 +5,66 @@ mod cloud_verify;
 mod insecure_always_approve;
 mod queue;
 
+use crate::waiting::Waiting;
+use config_attest::Code;
 use config_attest::policy::CheckedRule;
+use config_attest::verifier::{Approval, Claimant};
 use config_kube::identity::{NODE_CLIENT_SIGNER, NODE_SERVING_SIGNER};
 use config_kube::{CertificatePolicySpec, PolicyName, Rule};
+use jiff::Timestamp;
 use std::fmt::Debug;
 
 /// What a policy says to a machine that wants to prove itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Judgement {
-    /// Verify its evidence by this rule.
-    Verify(Box<CheckedRule>),
+    /// It may show what it is, by this rule.
+    Prove(Box<CheckedRule>),
     /// No.
     Reject,
+}
+
+/// What a policy says to a machine that proved which it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Ruling {
+    /// It passed all that the rule asks for.
+    Verify,
+    /// On this word.
+    Approve(Approval),
+    /// A person must decide.
+    Wait(Wait),
+    /// No.
+    Refuse(Code),
+}
+
+/// A request that a person must decide.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Wait {
+    /// The request's name.
+    pub(crate) name: String,
+    /// What has to be written first; none where the request is there.
+    pub(crate) fresh: Option<Fresh>,
+}
+
+/// A request that is to be made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Fresh {
+    /// When it is dropped.
+    pub(crate) expires: Timestamp,
+    /// What was approved before, and is so no more.
+    pub(crate) changes: Vec<String>,
+    /// Undecided requests of the same machine, which it takes the place of.
+    pub(crate) instead_of: Vec<String>,
+}
+
+/// What a policy says to requests under upstream's signers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Upstream {
+    /// They wait for a person.
+    Person,
+    /// They are approved.
+    Approve,
+    /// They are denied.
+    Deny,
 }
 
 /// A policy.
@@ -27,8 +75,14 @@ pub(crate) trait Policy: Debug + Sync {
     /// Faults of a rule under this policy; a rule with faults decides nothing.
     fn faults(&self, rule: &Rule) -> Vec<String>;
 
-    /// What a rule without faults says.
+    /// What a rule without faults says to a machine's hello.
     fn judge(&self, rule: &Rule) -> Judgement;
+
+    /// What is done with a machine that proved which it is.
+    fn decide(&self, claimant: &Claimant, waiting: &Waiting, now: Timestamp) -> Ruling;
+
+    /// What is done with requests under upstream's signers.
+    fn upstream(&self) -> Upstream;
 }
 
 const POLICIES: [&dyn Policy; 4] = [
@@ -38,7 +92,7 @@ const POLICIES: [&dyn Policy; 4] = [
     &insecure_always_approve::InsecureAlwaysApprove,
 ];
 
-fn policy_of(name: PolicyName) -> &'static dyn Policy {
+pub(crate) fn policy_of(name: PolicyName) -> &'static dyn Policy {
     // The list has them all (a test); rejecting is right for what it lacked.
     POLICIES.into_iter().find(|policy| policy.name() == name).unwrap_or(&always_reject::AlwaysReject)
 }
@@ -64,14 +118,31 @@ pub(crate) fn judge(spec: &CertificatePolicySpec) -> Result<Judgement, Vec<Strin
     Ok(rule_of(spec, NODE_CLIENT_SIGNER).map_or(Judgement::Reject, |rule| policy_of(rule.policy).judge(rule)))
 }
 
+/// What the rules say to a request under one of upstream's signers, and the rule; a person where none or a faulty one names it.
+pub(crate) fn upstream<'a>(spec: &'a CertificatePolicySpec, signer: &str) -> (Upstream, &'a str) {
+    match rule_of(spec, signer) {
+        Some(rule) if policy_of(rule.policy).faults(rule).is_empty() => {
+            (policy_of(rule.policy).upstream(), rule.name.as_str())
+        }
+        Some(_) | None => (Upstream::Person, ""),
+    }
+}
+
 /// The first rule that names a signer.
 fn rule_of<'a>(spec: &'a CertificatePolicySpec, signer: &str) -> Option<&'a Rule> {
     spec.rules.iter().find(|rule| rule.signers.iter().any(|name| name == signer))
 }
 
-/// The fault of a rule under a policy that this version lacks.
-fn absent(rule: &Rule, name: &str) -> Vec<String> {
-    vec![format!("rule `{}`: policy `{name}` is not there yet; use `cloud-verify` or `always-reject`", rule.name)]
+/// A rule that has machines prove which they are; one with faults rejects.
+fn proof_asked(rule: &Rule) -> Judgement {
+    CheckedRule::try_from(rule).map_or(Judgement::Reject, |rule| Judgement::Prove(Box::new(rule)))
+}
+
+/// Faults of a rule as far as it decides for machines.
+fn faults_for_machines(rule: &Rule) -> Vec<String> {
+    let machines = rule.signers.iter().any(|signer| signer == NODE_CLIENT_SIGNER || signer == NODE_SERVING_SIGNER);
+    let faults = CheckedRule::try_from(rule).err().filter(|_| machines);
+    faults.map(|faults| faults.to_string()).into_iter().collect()
 }
 
 #[cfg(test)]
@@ -115,15 +186,35 @@ mod tests {
         let mut other = rule(PolicyName::AlwaysReject);
         other.signers = vec!["kubernetes.io/kubelet-serving".to_owned()];
         let judged = judge(&spec(vec![other, rule(PolicyName::CloudVerify)])).unwrap();
-        assert!(matches!(judged, Judgement::Verify(_)));
+        assert!(matches!(judged, Judgement::Prove(_)));
     }
 
     #[test]
-    fn policies_that_are_not_there_yet_are_faults_and_approve_nothing() {
+    fn queue_and_always_approve_have_machines_prove_which_they_are() {
         for policy in [PolicyName::Queue, PolicyName::InsecureAlwaysApprove] {
-            let faults = judge(&spec(vec![rule(policy)])).unwrap_err();
-            assert!(faults[0].contains("not there yet"), "{faults:?}");
+            let judged = judge(&spec(vec![rule(policy)])).unwrap();
+            assert!(matches!(judged, Judgement::Prove(rule) if rule.policy() == policy));
         }
+    }
+
+    #[test]
+    fn upstreams_signers_wait_for_a_person_unless_told_otherwise() {
+        let signer = "kubernetes.io/kubelet-serving";
+        let with = |policy| {
+            let mut rule = rule(policy);
+            rule.signers = vec![signer.to_owned()];
+            upstream(&spec(vec![rule]), signer).0
+        };
+        assert_eq!(upstream(&spec(vec![]), signer).0, Upstream::Person);
+        assert_eq!(with(PolicyName::Queue), Upstream::Person);
+        assert_eq!(with(PolicyName::AlwaysReject), Upstream::Deny);
+        assert_eq!(with(PolicyName::InsecureAlwaysApprove), Upstream::Approve);
+        // Without evidence there is nothing to verify: a fault, and a person.
+        assert_eq!(with(PolicyName::CloudVerify), Upstream::Person);
+        let mut faulty = rule(PolicyName::CloudVerify);
+        faulty.signers.push(signer.to_owned());
+        let faults = judge(&spec(vec![faulty])).unwrap_err();
+        assert!(faults[0].contains("kubelet-serving") && faults[0].contains("queue"), "{faults:?}");
     }
 
     #[test]

@@ -166,6 +166,7 @@ fn certificate_policy() -> Kind {
     own(Kind {
         columns: const {
             &[
+                column("Use", |fields, _| usage(fields).into()),
                 column("Rules", |fields, _| rules(fields).into()),
                 column("Faults", |fields, _| faults_of(fields).into()),
                 AGE,
@@ -174,6 +175,11 @@ fn certificate_policy() -> Kind {
         strategy: Strategy { validate: policy_spec, ..Strategy::default() },
         ..Kind::of::<CertificatePolicy>(false)
     })
+}
+
+fn usage(fields: &Fields) -> &'static str {
+    let decides = crate::object::meta_text(fields, "name") == config_kube::policy::POLICY_NAME;
+    if decides { "Decides" } else { "Draft" }
 }
 
 fn rules(fields: &Fields) -> String {
@@ -188,17 +194,62 @@ fn faults_of(fields: &Fields) -> String {
     faults.join("; ")
 }
 
+/// The same faults as `pratique check` tells of the document that says the same, all at once.
 fn policy_spec(fields: &Fields, faults: &mut Faults) {
+    let spec = fields.get("spec").cloned().unwrap_or_default();
+    match serde_json::from_value(spec.clone()) {
+        Ok(typed) => {
+            for fault in config_model::check_policy(&typed) {
+                faults.invalid(&At::root(&fault.path), found(&spec, &fault.path), fault.text);
+            }
+        }
+        Err(_another_form) => policy_names(&spec, faults),
+    }
+}
+
+/// What is at `spec.rules[0].images.minSvn`; null where there is nothing.
+fn found<'a>(spec: &'a Value, path: &str) -> &'a Value {
+    let pointer = path.trim_start_matches("spec").replace(['.', '['], "/").replace(']', "");
+    spec.pointer(&pointer).unwrap_or(&Value::Null)
+}
+
+/// Policies that there are none of, which is all that a spec of its schema may have wrong in its form.
+fn policy_names(spec: &Value, faults: &mut Faults) {
     let at = At::root("spec");
     let at = at.field("rules");
-    let rules = object(fields, "spec").map_or(&[][..], |spec| items(spec, "rules"));
-    for (number, rule) in rules.iter().enumerate() {
-        let at = at.index(number);
-        let Some(rule) = rule.as_object() else { continue };
-        if items(rule, "signers").is_empty() {
-            faults.required(&at.field("signers"), "a rule without signers never decides");
-        }
+    let rules = spec.as_object().map_or(&[][..], |spec| items(spec, "rules"));
+    for (number, rule) in rules.iter().enumerate().filter_map(|(number, rule)| Some((number, rule.as_object()?))) {
         let policies = ["always-reject", "queue", "insecure-always-approve", "cloud-verify"];
-        faults.one_of(&at.field("policy"), get(rule, "policy"), &policies);
+        faults.one_of(&at.index(number).field("policy"), get(rule, "policy"), &policies);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn told(spec: &Value) -> String {
+        let mut faults = Faults::default();
+        let fields = json!({ "spec": spec });
+        policy_spec(fields.as_object().unwrap(), &mut faults);
+        format!("{faults:?}")
+    }
+
+    #[test]
+    fn a_policy_is_refused_with_the_faults_of_its_document() {
+        let rule = json!({ "name": "machines", "signers": ["pratique.dev/node-client", "pratique.dev/node-serving"], "policy": "queue",
+            "certificate": { "roles": ["worker"] } });
+        assert_eq!(told(&json!({ "rules": [rule] })), format!("{:?}", Faults::default()));
+        let mut bad = rule.clone();
+        bad["signers"] = json!(["pratique.dev/node-clint", "pratique.dev/node-serving"]);
+        bad["queue"] = json!({ "expiresSeconds": 1 });
+        let text = told(&json!({ "rules": [bad] }));
+        for part in ["spec.rules[0].signers[0]", "did you mean", "spec.rules[0].queue.expiresSeconds", "expected"] {
+            assert!(text.contains(part), "{part} is not in {text}");
+        }
+        let mut unknown = rule;
+        unknown["policy"] = json!("always-aprove");
+        assert!(told(&json!({ "rules": [unknown] })).contains("spec.rules[0].policy"));
     }
 }

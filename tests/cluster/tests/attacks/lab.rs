@@ -95,7 +95,7 @@ impl Lab {
         let spec = MachineSpec {
             role: "worker".to_owned(),
             addresses: machine.claims.addresses.clone(),
-            ek: EkSelector { hashes: vec![machine.ek_hash().to_text()], issuers: Vec::new() },
+            ek: EkSelector { hashes: vec![machine.ek_hash().to_text()], issuers: Vec::new(), ..EkSelector::default() },
             config_digests: vec![config_event_digest("nocloud", CONFIG).to_text()],
             ..MachineSpec::default()
         };

@@ -216,45 +216,6 @@ pub(crate) async fn certificates_serve_their_use_only(lab: &Lab) {
     assert_eq!(ask(lab, &who, Method::GET, &own_node(&machine), json!(null)).await, StatusCode::OK);
 }
 
-/// A policy that rejects, and one that is not there yet, admit nobody; the first rule restored, the machine joins.
-pub(crate) async fn policies_that_do_not_verify() {
-    let lab = Lab::start().await;
-    let machine = lab.machine().await;
-    let policy: CertificatePolicy = lab.site.get("cluster").await;
-    let with = |name: &str| {
-        let mut rule = serde_json::to_value(&policy.spec.rules[0]).unwrap();
-        rule["policy"] = json!(name);
-        json!({ "spec": { "rules": [rule] } })
-    };
-    let cases = [
-        ("always-reject", Code::PolicyRejects),
-        ("queue", Code::PolicyInvalid),
-        ("insecure-always-approve", Code::PolicyInvalid),
-    ];
-    for (name, code) in cases {
-        lab.site.patch::<CertificatePolicy>("cluster", &with(name)).await;
-        let outcome = lab.until(code, || lab.join(&machine)).await;
-        lab.refused(&outcome, code, false).await;
-        if code == Code::PolicyInvalid {
-            let start = Instant::now();
-            loop {
-                let shown: CertificatePolicy = lab.site.get("cluster").await;
-                let faults = shown.status.unwrap_or_default().faults;
-                if faults.iter().any(|fault| fault.contains(name) && fault.contains("not there yet")) {
-                    break;
-                }
-                assert!(start.elapsed() < Duration::from_secs(20), "{faults:?}");
-            }
-        }
-    }
-    lab.site.patch::<CertificatePolicy>("cluster", &with("cloud-verify")).await;
-    let start = Instant::now();
-    while !lab.join(&machine).await.answer.status.is_success() {
-        assert!(start.elapsed() < Duration::from_secs(20), "{}", lab.site.log());
-    }
-    lab.site.stop();
-}
-
 /// A person approves a request of upstream's client signer: it is signed for its key, and a denied or unapproved one is not.
 pub(crate) async fn an_approved_request_is_signed(lab: &Lab) {
     let mut params = rcgen::CertificateParams::default();

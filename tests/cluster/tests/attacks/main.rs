@@ -18,6 +18,7 @@ mod issued;
 mod keys;
 mod lab;
 mod life;
+mod queue;
 mod real_tpm;
 mod site;
 mod state;
@@ -91,7 +92,10 @@ fn main() {
         alone(&runtime, "first_master::the_first_master_is_its_admins", first_master::the_first_master_is_its_admins),
         alone(&runtime, "discovery::published_and_found", discovery::published_found_and_never_taken_back),
         alone(&runtime, "real_tpm::joins_renews", real_tpm::joins_renews_and_is_held_to_what_it_booted),
-        alone(&runtime, "life::policies_that_do_not_verify", life::policies_that_do_not_verify),
+        alone(&runtime, "queue::a_person_decides", queue::a_person_decides),
+        alone(&runtime, "queue::nobody_looks_and_all_hear_of_it", queue::nobody_looks_and_all_hear_of_it),
+        alone(&runtime, "queue::a_policy_is_tried_out_first", queue::a_policy_is_tried_out_first),
+        alone(&runtime, "queue::policies_of_upstreams_signers", queue::policies_of_upstreams_signers),
     ];
     let needed = !arguments.list;
     let lab = needed.then(|| Arc::new(runtime.block_on(prepared())));

@@ -53,7 +53,11 @@ async fn node(lab: &Lab, swtpm: &Swtpm, name: &str, image: &SoftImage) -> Node {
     let hash = |public: &[u8]| Digest::of(&Public::parse(public).unwrap().spki().unwrap()).to_text();
     let spec = MachineSpec {
         role: "worker".to_owned(),
-        ek: EkSelector { hashes: hashes.map(|key| hash(&key.public)).collect(), issuers: Vec::new() },
+        ek: EkSelector {
+            hashes: hashes.map(|key| hash(&key.public)).collect(),
+            issuers: Vec::new(),
+            ..EkSelector::default()
+        },
         config_digests: vec![config_event_digest("nocloud", CONFIG).to_text()],
         ..MachineSpec::default()
     };
@@ -69,6 +73,7 @@ async fn node(lab: &Lab, swtpm: &Swtpm, name: &str, image: &SoftImage) -> Node {
         let line = match milestone {
             Milestone::Enrolling { .. } => "enrolling".to_owned(),
             Milestone::Refused { code, .. } => format!("refused {code}"),
+            Milestone::Queued { message, .. } => format!("queued {message}"),
             Milestone::Failed { error, .. } => format!("failed {error}"),
             Milestone::Enrolled { node, .. } => format!("enrolled {node}"),
             Milestone::Renewed { .. } => "renewed".to_owned(),

@@ -35,8 +35,10 @@ pub(super) fn targets() -> Vec<Target> {
             seeds: vec![policy()],
             decode: Box::new(|input| {
                 if let Ok(policy) = serde_json::from_slice::<CertificatePolicy>(input) {
-                    config_attest::policy::faults(&policy.spec);
-                    config_attest::policy::decide(&policy.spec, "pratique.dev/node-client").ok();
+                    for rule in &policy.spec.rules {
+                        config_attest::policy::CheckedRule::try_from(rule).ok();
+                    }
+                    config_model::check_policy(&policy.spec);
                 }
             }),
         },

@@ -1,0 +1,331 @@
+//! Evidence that passed possession: which machine it is stands, and whether it is wanted is for the rule, a person or nobody.
+
+use super::proof::{Attested, check_proof, proven_refusal};
+use super::{Pending, Reference, Subject, Verified};
+use crate::code::Code;
+use crate::csr::{self, Allowed, Profile, Request, San};
+use crate::digest::Digest;
+use crate::inventory::{known, machine_id};
+use crate::name;
+use crate::policy::{CheckedRule, Decides};
+use crate::question::{Channel, Purpose};
+use crate::verdict::{Checks, MachineId, ProvenMachine, Refusal, Stop, Verdict};
+use crate::wire::{Claims, Evidence, csr_hash};
+use config_kube::identity::node_user;
+use config_kube::machine::Admission;
+use config_kube::{Machine, PolicyName};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+/// A machine that proved which it is, by a TPM that holds its keys, and asks for no more than a node may have. Only
+/// [`check_evidence`] makes it. Whether it is wanted is in its verdict, and not decided yet.
+#[derive(Debug)]
+pub struct Claimant {
+    pub(super) attested: Attested,
+    pub(super) requested: Requested,
+    pub(super) rule: CheckedRule,
+}
+
+/// Both requests, within what the node may ask for.
+#[derive(Debug)]
+pub(super) struct Requested {
+    pub(super) client: Request,
+    pub(super) serving: Request,
+}
+
+/// On whose word a machine is let in, under a rule that does not enforce its verdict.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Approval {
+    /// A person approved a request.
+    Person {
+        /// Its name.
+        request: String,
+        /// What it was for: [`Claimant::id`] of the claimant that made it.
+        id: Digest,
+    },
+    /// What was approved before still holds ([`Standing::Unchanged`]).
+    Before,
+    /// Nobody was asked.
+    Nobody,
+}
+
+/// What an earlier approval is worth now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Standing {
+    /// Nobody approved this machine yet.
+    New,
+    /// It is as it was when it was approved.
+    Unchanged,
+    /// It booted something else since; register by register, what was approved and what is.
+    Changed(Vec<String>),
+}
+
+/// Step 4: everything about the evidence of a join or a renewal.
+pub fn check_evidence(
+    pending: Pending,
+    evidence: &Evidence,
+    reference: &Reference<'_>,
+    channel: &Channel,
+    now: u64,
+) -> Result<Claimant, Box<Refusal>> {
+    let found = csr_hash(evidence.client_csr.as_bytes(), evidence.serving_csr.as_bytes());
+    if found != pending.csr_hash() {
+        let mut checks = Checks::resume(pending.checks(), reference.rule.enforces());
+        let stop = checks.fail("requests", Code::CsrHash, pending.csr_hash(), found);
+        return Err(super::refusal(stop, checks, Some(pending.ek_hash()), pending.claims()));
+    }
+    let mut attested = check_proof(pending, &evidence.proof, reference, channel, now)?;
+    let pending = &attested.pending;
+    let asks = Asks {
+        claims: pending.claims(),
+        ek_hash: pending.ek_hash(),
+        nk_spki: pending.nk_spki(),
+        stranger: matches!(pending.subject(), Subject::Stranger(_)),
+        client: evidence.client_csr.as_bytes(),
+        serving: evidence.serving_csr.as_bytes(),
+    };
+    match requests(&asks, &attested.machine, reference, &mut attested.checks) {
+        Ok(requested) => Ok(Claimant { attested, requested, rule: reference.rule.clone() }),
+        Err(stop) => Err(proven_refusal(attested.proven, &attested.pending, attested.checks, stop)),
+    }
+}
+
+/// What is asked, and by whom.
+pub(super) struct Asks<'a> {
+    pub(super) claims: &'a Claims,
+    pub(super) ek_hash: Digest,
+    pub(super) nk_spki: &'a [u8],
+    /// No Machine of the inventory has the EK.
+    pub(super) stranger: bool,
+    pub(super) client: &'a [u8],
+    pub(super) serving: &'a [u8],
+}
+
+/// That the requests ask for what this node may have.
+pub(super) fn requests(
+    asks: &Asks<'_>,
+    machine: &Machine,
+    reference: &Reference<'_>,
+    checks: &mut Checks,
+) -> Result<Requested, Stop> {
+    assigned(asks, machine, checks)?;
+    let allowed = allowed(machine, asks, reference);
+    let client = csr::check(asks.client, Profile::Client, &allowed, checks)?;
+    let serving = csr::check(asks.serving, Profile::Serving, &allowed, checks)?;
+    let is_nk = client.spki == asks.nk_spki;
+    let found = if is_nk { "the node key" } else { "another" };
+    checks.test("client request: key", Code::CsrKey, is_nk, "the node key", found);
+    let own = serving.spki != asks.nk_spki && is_p256(&serving.spki);
+    let wanted = "a P-256 key of its own";
+    checks.test("serving request: key", Code::CsrServingKey, own, wanted, if own { wanted } else { "another" });
+    checks.all_passed()?;
+    Ok(Requested { client, serving })
+}
+
+/// A machine that claims no name asks under the one that its key gives. Where the inventory has another for it, it is told,
+/// now that it has proved whose it is.
+fn assigned(asks: &Asks<'_>, machine: &Machine, checks: &mut Checks) -> Result<(), Stop> {
+    let derived = name::derived(&asks.ek_hash);
+    let own = machine.node_name();
+    let wanted = csr::common_name(asks.client);
+    if !asks.claims.name.is_empty() || own == derived || wanted.as_ref() != Some(&node_user(&derived)) {
+        return Ok(());
+    }
+    Err(checks.fail("node name", Code::NameAssigned, own, derived))
+}
+
+fn is_p256(spki: &[u8]) -> bool {
+    use p256::pkcs8::DecodePublicKey as _;
+    p256::PublicKey::from_public_key_der(spki).is_ok()
+}
+
+fn allowed<'a>(machine: &'a Machine, asks: &Asks<'_>, reference: &Reference<'_>) -> Allowed<'a> {
+    let claims = asks.claims;
+    // What a stranger claims is all that there is; the person who approves it sees it.
+    let by_claims = !reference.rule.sans_inventory || asks.stranger;
+    let listed: BTreeSet<San> = machine.spec.addresses.iter().map(|text| San::from_text(text)).collect();
+    let mut sans = listed.clone();
+    sans.insert(San::from_text(machine.node_name()));
+    if by_claims {
+        sans.extend(claims.addresses.iter().filter_map(|text| text.parse().ok()).filter(usable).map(San::Ip));
+    }
+    for other in reference.inventory.iter().filter(|other| other.metadata.name != machine.metadata.name) {
+        // What the inventory gives to another machine, this one cannot claim.
+        for taken in other.spec.addresses.iter().map(|text| San::from_text(text)) {
+            if !listed.contains(&taken) {
+                sans.remove(&taken);
+            }
+        }
+    }
+    let mut api: BTreeSet<San> = reference.api_names.iter().map(|text| San::from_text(text)).collect();
+    if machine.spec.role == "master" {
+        // The API server runs on this machine: its own name and its own listed addresses are both.
+        let own = San::from_text(machine.node_name());
+        api.retain(|name| *name != own && !listed.contains(name));
+    }
+    Allowed { node: machine.node_name(), sans, api }
+}
+
+/// An address that a node can be reached at.
+fn usable(address: &IpAddr) -> bool {
+    let link_local = match address {
+        IpAddr::V4(address) => address.is_link_local() || address.is_broadcast(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    };
+    !(address.is_loopback() || address.is_unspecified() || address.is_multicast() || link_local)
+}
+
+impl Claimant {
+    /// Name and uid of its Machine; none where the inventory does not have it yet.
+    pub fn machine(&self) -> Option<&MachineId> {
+        self.attested.proven.as_ref().map(ProvenMachine::id)
+    }
+
+    /// The Node's name.
+    pub fn node_name(&self) -> &str {
+        self.attested.machine.node_name()
+    }
+
+    /// SHA-256 of the EK's SubjectPublicKeyInfo.
+    pub fn ek_hash(&self) -> Digest {
+        self.attested.ek_hash()
+    }
+
+    /// Why the exchange took place.
+    pub fn purpose(&self) -> Purpose {
+        self.attested.pending.purpose()
+    }
+
+    /// The rule.
+    pub fn rule(&self) -> &CheckedRule {
+        &self.rule
+    }
+
+    /// What is asked for, for good: this machine in this boot and this state. SHA-256 over EK hash, Name(NK) and the digest
+    /// of the quoted registers.
+    pub fn id(&self) -> Digest {
+        let registers: Vec<u8> = self.registers().values().flat_map(|value| value.0).collect();
+        let pending = &self.attested.pending;
+        Digest::of_parts(&[pending.ek_hash().as_bytes(), pending.names().nk.as_bytes(), &registers])
+    }
+
+    /// The quoted registers.
+    pub fn registers(&self) -> &BTreeMap<u8, Digest> {
+        &self.attested.state.registers
+    }
+
+    /// What was looked at.
+    pub fn verdict(&self) -> Verdict {
+        self.attested.verdict()
+    }
+
+    /// What an earlier approval is worth.
+    pub fn standing(&self) -> Standing {
+        standing(&self.attested.machine, self.purpose(), self.registers())
+    }
+
+    /// The Machine to make before this stranger can be approved; none where there is one. A person's word puts the EK into
+    /// the inventory, nobody's does not.
+    pub fn to_make(&self) -> Option<Machine> {
+        let Subject::Stranger(machine) = self.attested.pending.subject() else { return None };
+        let ek = vec![self.ek_hash().to_text()];
+        let mut machine = Machine::clone(machine);
+        match self.rule.decides() {
+            Decides::Nobody => machine.spec.ek.seen = ek,
+            Decides::Person { .. } | Decides::Verifier => machine.spec.ek.hashes = ek,
+        }
+        machine.spec.addresses = self.requested.serving.sans.iter().filter_map(address).collect();
+        Some(machine)
+    }
+
+    /// What the CA may sign under a rule that enforces its verdict, which this claimant then passed.
+    pub fn verified(self) -> Result<Verified, Box<Refusal>> {
+        let Some(proven) = self.attested.proven.clone().filter(|_| self.rule.enforces()) else {
+            return Err(self.refused(Code::PolicyRejects));
+        };
+        let admission = self.admission(String::new(), BTreeMap::new());
+        Ok(Verified::new(self, proven, admission))
+    }
+
+    /// What the CA may sign on somebody's word. `made` is the object of [`Claimant::to_make`], as it was created.
+    pub fn approve(self, approval: &Approval, made: Option<&Machine>) -> Result<Verified, Box<Refusal>> {
+        let person = matches!(self.rule.decides(), Decides::Person { .. });
+        let admission = match approval {
+            Approval::Person { request, id } if person && *id == self.id() => {
+                Some(self.admission(request.clone(), hex_registers(self.registers())))
+            }
+            Approval::Before if person && self.standing() == Standing::Unchanged => {
+                self.attested.machine.status.as_ref().and_then(|status| status.admission.clone())
+            }
+            Approval::Nobody if self.rule.decides() == Decides::Nobody => {
+                Some(self.admission(String::new(), BTreeMap::new()))
+            }
+            Approval::Person { .. } | Approval::Before | Approval::Nobody => None,
+        };
+        let Some(admission) = admission else { return Err(self.refused(Code::PolicyRejects)) };
+        match self.proven(made) {
+            Some(proven) => Ok(Verified::new(self, proven, admission)),
+            None => Err(self.refused(Code::MachineUnknown)),
+        }
+    }
+
+    /// A refusal by who decides.
+    pub fn refused(self, code: Code) -> Box<Refusal> {
+        let verdict = self.verdict();
+        Box::new(match self.attested.proven {
+            Some(machine) => Refusal::Proven { machine, code, verdict },
+            None => Refusal::Anonymous { code, verdict },
+        })
+    }
+
+    fn admission(&self, request: String, registers: BTreeMap<String, String>) -> Admission {
+        Admission { policy: self.rule.policy(), rule: self.rule.name().to_owned(), request, registers }
+    }
+
+    /// Whose evidence this is: the Machine's of phase 1, or the one that was made for exactly this claimant.
+    fn proven(&self, made: Option<&Machine>) -> Option<ProvenMachine> {
+        if let Some(proven) = &self.attested.proven {
+            return Some(proven.clone());
+        }
+        let (wanted, made) = (self.to_make()?, made?);
+        let same = made.metadata.name == wanted.metadata.name && made.spec == wanted.spec;
+        let id = machine_id(made);
+        (same && !id.uid.is_empty()).then(|| ProvenMachine::new(id))
+    }
+}
+
+/// What an earlier approval of a Machine is worth, which now shows these registers. Within one boot the node key itself says
+/// that nothing changed: it works only while its registers hold what they held. Who was let in without any proof is new to a
+/// person.
+pub(super) fn standing(machine: &Machine, purpose: Purpose, registers: &BTreeMap<u8, Digest>) -> Standing {
+    let Some(admission) = known(machine).and_then(|status| status.admission.as_ref()) else {
+        return Standing::New;
+    };
+    let approved = &admission.registers;
+    if admission.policy == PolicyName::CloudVerify && purpose == Purpose::Renew {
+        return Standing::Unchanged;
+    }
+    if admission.policy != PolicyName::Queue || approved.is_empty() {
+        return Standing::New;
+    }
+    let found = hex_registers(registers);
+    let all: BTreeSet<&String> = approved.keys().chain(found.keys()).collect();
+    let none = String::from("nothing");
+    let changes = all.into_iter().filter(|pcr| approved.get(*pcr) != found.get(*pcr)).map(|pcr| {
+        let [before, after] = [approved, &found].map(|map| map.get(pcr).unwrap_or(&none));
+        format!("PCR {pcr}: {before} was approved, now {after}")
+    });
+    let changes: Vec<String> = changes.collect();
+    if changes.is_empty() { Standing::Unchanged } else { Standing::Changed(changes) }
+}
+
+fn address(san: &San) -> Option<String> {
+    match san {
+        San::Ip(address) => Some(address.to_string()),
+        San::Dns(_) => None,
+    }
+}
+
+fn hex_registers(registers: &BTreeMap<u8, Digest>) -> BTreeMap<String, String> {
+    registers.iter().map(|(pcr, value)| (pcr.to_string(), value.to_hex())).collect()
+}

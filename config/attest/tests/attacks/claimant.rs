@@ -1,0 +1,404 @@
+//! Rules that leave the verdict to a person or nobody: possession stays what it is, judgements are shown and do not stop, and
+//! nobody but the verifier says who was let in.
+
+use super::{Anonymous, Outcome, Proven, Standing as Word, accepted, expect, lab};
+use config_attest::pcr::CONFIG_PCR;
+use config_attest::testing::{EkKind, SoftMachine, World};
+use config_attest::verifier::{Approval, Claimant, Judged, Standing};
+use config_attest::{Code, Digest, Refusal, name};
+use config_kube::{MachineState, PolicyName};
+use proptest::prelude::*;
+
+/// A world under a policy, with a booted machine that nobody knows.
+fn open(policy: PolicyName) -> (World, SoftMachine) {
+    let (mut world, machine) = lab();
+    world.machines.clear();
+    world.rule.policy = policy;
+    (world, machine)
+}
+
+fn person(claimant: &Claimant) -> Approval {
+    Approval::Person { request: "request-1".to_owned(), id: claimant.id() }
+}
+
+/// A whole join that a person approves.
+fn queued(world: &mut World, machine: &SoftMachine) -> Outcome {
+    let claimant = world.claim(machine)?;
+    let approval = person(&claimant);
+    world.approve(claimant, &approval)
+}
+
+/// A whole join that nobody looks at.
+fn unseen(world: &mut World, machine: &SoftMachine) -> Outcome {
+    let claimant = world.claim(machine)?;
+    world.approve(claimant, &Approval::Nobody)
+}
+
+fn claimed(outcome: Result<Claimant, Box<Refusal>>) -> Claimant {
+    outcome.unwrap_or_else(|refusal| panic!("{refusal}\n{:#?}", refusal.verdict()))
+}
+
+/// Left alone a stranger is let in under both policies; with the attack it is refused under both.
+#[track_caller]
+fn refused(word: Word, code: Code, mount: fn(&mut World, &mut SoftMachine)) {
+    for (policy, join) in [
+        (PolicyName::Queue, queued as fn(&mut World, &SoftMachine) -> Outcome),
+        (PolicyName::InsecureAlwaysApprove, unseen),
+    ] {
+        let (mut world, machine) = open(policy);
+        if let Err(refusal) = join(&mut world, &machine) {
+            panic!("negative control refused: {refusal}");
+        }
+        let (mut world, mut machine) = open(policy);
+        mount(&mut world, &mut machine);
+        expect(word, code, join(&mut world, &machine));
+    }
+}
+
+#[test]
+fn a_stranger_becomes_a_machine_on_a_persons_word_and_stays_one_without_another() {
+    let (mut world, mut machine) = open(PolicyName::Queue);
+    let claimant = claimed(world.claim(&machine));
+    assert_eq!((claimant.machine(), claimant.standing()), (None, Standing::New));
+    let shown = claimant.verdict();
+    let failed: Vec<&str> = shown.checks.iter().filter(|check| !check.ok).map(|check| check.name.as_str()).collect();
+    assert_eq!(failed, ["EK hash", "configuration"], "what the inventory would have to say, and does not");
+    let approval = person(&claimant);
+    let verified = world.approve(claimant, &approval).expect("approved");
+    assert_eq!((verified.node_name(), verified.machine_id().uid.as_str()), ("worker-1", "uid-of-worker-1"));
+    assert_eq!(verified.image().map(|image| image.id.as_str()), Some("worker-7"));
+    let object = world.object("worker-1").clone();
+    assert_eq!(object.spec.ek.hashes, [machine.ek_hash().to_text()]);
+    assert_eq!(object.spec.addresses, ["192.168.77.11"]);
+    assert_eq!(object.status.as_ref().map(|status| status.state), Some(MachineState::Trusted));
+    // Renewals of this boot, and a boot into the same, need no person.
+    machine.clock.clock += 1000;
+    let renewal = claimed(world.claim_renewal(&machine));
+    assert_eq!(renewal.standing(), Standing::Unchanged);
+    world.approve(renewal, &Approval::Before).expect("a renewal");
+    let image = world.image.clone();
+    machine.boot(&image, "nocloud", b"version = 1\n");
+    let again = claimed(world.claim(&machine));
+    assert_eq!(again.standing(), Standing::Unchanged);
+    let verified = world.approve(again, &Approval::Before).expect("a reboot");
+    assert_eq!(verified.admission().request, "request-1");
+}
+
+#[test]
+fn a_boot_into_something_else_needs_a_person_again_and_says_what_changed() {
+    let (mut world, mut machine) = open(PolicyName::Queue);
+    queued(&mut world, &machine).expect("approved");
+    let image = world.image.clone();
+    machine.boot(&image, "nocloud", b"version = 1\n# another\n");
+    let claimant = claimed(world.claim(&machine));
+    let Standing::Changed(changes) = claimant.standing() else { panic!("{:?}", claimant.standing()) };
+    assert_eq!(changes.len(), 1);
+    assert!(changes[0].starts_with("PCR 13: "), "{changes:?}");
+    expect(Proven, Code::PolicyRejects, world.approve(claimant, &Approval::Before));
+    // The word on the earlier boot is not one on this.
+    let (_, before) = open(PolicyName::Queue);
+    let old = claimed(open(PolicyName::Queue).0.claim(&before)).id();
+    let claimant = claimed(world.claim(&machine));
+    expect(
+        Proven,
+        Code::PolicyRejects,
+        world.approve(claimant, &Approval::Person { request: "r".to_owned(), id: old }),
+    );
+    queued(&mut world, &machine).expect("a person's word on what changed");
+}
+
+#[test]
+fn only_the_rule_says_on_whose_word() {
+    let (mut world, machine) = open(PolicyName::Queue);
+    for approval in [Approval::Nobody, Approval::Before] {
+        let claimant = claimed(world.claim(&machine));
+        expect(Anonymous, Code::PolicyRejects, world.approve(claimant, &approval));
+    }
+    let claimant = claimed(world.claim(&machine));
+    expect(Anonymous, Code::PolicyRejects, claimant.verified());
+    queued(&mut world, &machine).expect("control");
+    let (mut world, machine) = open(PolicyName::InsecureAlwaysApprove);
+    let claimant = claimed(world.claim(&machine));
+    let approval = person(&claimant);
+    expect(Anonymous, Code::PolicyRejects, world.approve(claimant, &approval));
+    unseen(&mut world, &machine).expect("control");
+    // cloud-verify takes nobody's word.
+    let (mut world, machine) = lab();
+    let claimant = claimed(world.claim(&machine));
+    expect(Proven, Code::PolicyRejects, world.approve(claimant, &Approval::Nobody));
+    accepted(world.join(&machine));
+}
+
+#[test]
+fn what_was_let_in_at_sight_is_not_in_the_inventory() {
+    let (mut world, mut machine) = open(PolicyName::InsecureAlwaysApprove);
+    machine.ek_certificate = None;
+    let verified = unseen(&mut world, &machine).expect("anybody");
+    assert_eq!(verified.admission().policy, PolicyName::InsecureAlwaysApprove);
+    let object = world.object("worker-1").clone();
+    assert!(object.spec.ek.hashes.is_empty());
+    assert!(object.status.is_some_and(|status| status.pinned_pcrs.is_empty()));
+    // A person is asked anew, also at the renewal, and cloud-verify by the inventory's hashes does not take it.
+    world.rule.policy = PolicyName::Queue;
+    machine.clock.clock += 1000;
+    assert_eq!(claimed(world.claim_renewal(&machine)).standing(), Standing::New);
+    world.rule.policy = PolicyName::CloudVerify;
+    world.rule.ek.issuers.clear();
+    expect(Anonymous, Code::MachineUnknown, world.join(&machine));
+}
+
+#[test]
+fn judgements_are_shown_and_do_not_stop() {
+    let (mut world, mut machine) = open(PolicyName::InsecureAlwaysApprove);
+    let mut bad = world.image.clone();
+    bad.kernel[0] ^= 1;
+    machine.boot(&bad, "nocloud", b"another configuration");
+    machine.ek_certificate = None;
+    let verified = unseen(&mut world, &machine).expect("whatever it booted");
+    assert_eq!(verified.image(), None);
+    let failed: Vec<&str> =
+        verified.verdict().checks.iter().filter(|check| !check.ok).map(|check| check.code.as_str()).collect();
+    for code in [Code::EkCertificateMissing, Code::MachineUnknown, Code::ImageLoader, Code::ConfigChanged] {
+        assert!(failed.contains(&code.as_str()), "{code} is not in {failed:?}");
+    }
+}
+
+#[test]
+fn possession_stays_what_it_is() {
+    refused(Anonymous, Code::EkTemplate, |_, machine| machine.ek_public = machine.ak_public.clone());
+    refused(Anonymous, Code::AkTemplate, |_, machine| machine.ak_public.auth_policy = vec![0; 32]);
+    refused(Anonymous, Code::NkTemplate, |_, machine| machine.nk_public.auth_policy = Vec::new());
+    // The AK is in another TPM than the EK: its credential cannot be opened.
+    refused(Anonymous, Code::CredentialNotActivated, |_, machine| {
+        let other = SoftMachine::new("another board", EkKind::P256);
+        machine.ek_public = other.ek_public;
+    });
+    refused(Anonymous, Code::NkAuthPolicy, |_, machine| machine.bank.extend(CONFIG_PCR, &Digest::of(b"later")));
+    refused(Anonymous, Code::AkHierarchy, |_, machine| machine.ak_hierarchy = 0x4000_0001);
+    refused(Anonymous, Code::CsrKey, |_, machine| machine.nk = SoftMachine::new("other", EkKind::P256).nk);
+    refused(Anonymous, Code::CsrOrganization, |_, machine| {
+        "system:masters".clone_into(&mut machine.client_request.organization);
+    });
+    refused(Anonymous, Code::CsrSan, |_, machine| machine.serving_request.names.push("10.9.9.9".to_owned()));
+    refused(Anonymous, Code::CsrSanApiServer, |_, machine| {
+        machine.claims.addresses.push("192.168.77.10".to_owned());
+        machine.serving_request.names.push("192.168.77.10".to_owned());
+    });
+}
+
+#[test]
+fn names_and_machines_of_others_stay_theirs() {
+    refused(Anonymous, Code::NameMismatch, |world, machine| {
+        // A Machine that has not come yet.
+        let spec = config_kube::MachineSpec { role: "worker".to_owned(), ..config_kube::MachineSpec::default() };
+        world.machines.push(config_kube::Machine::named(&machine.node, spec));
+    });
+    refused(Anonymous, Code::MachineBoundToOtherEk, |world, machine| {
+        world.machine("worker-1", "192.168.77.11", EkKind::P256);
+        world.object("worker-1").spec.ek.hashes.clear();
+        let bound = Some(Digest::of(b"another EK").to_text());
+        world.object("worker-1").status.get_or_insert_default().bound_ek = bound;
+        machine.ek_certificate = None;
+    });
+    refused(Anonymous, Code::NameInvalid, |_, machine| "../nodes".clone_into(&mut machine.claims.name));
+    refused(Anonymous, Code::RoleNotAdmitted, |_, machine| "master".clone_into(&mut machine.claims.role));
+    refused(Anonymous, Code::CsrSan, |world, machine| {
+        world.machine("worker-2", "192.168.77.12", EkKind::P256);
+        machine.claims.addresses.push("192.168.77.12".to_owned());
+        machine.serving_request.names.push("192.168.77.12".to_owned());
+    });
+    refused(Anonymous, Code::MachineRetired, |world, machine| {
+        world.machine(&machine.node, "192.168.77.11", EkKind::P256);
+        world.object("worker-1").spec.retired = true;
+    });
+    refused(Anonymous, Code::MachineUntrusted, |world, machine| {
+        world.machine(&machine.node, "192.168.77.11", EkKind::P256);
+        world.object("worker-1").status.get_or_insert_default().state = MachineState::Untrusted;
+    });
+}
+
+/// An issuer in the place of hashes is part of which machine it is, so it is no judgement.
+#[test]
+fn a_machine_known_by_its_issuer_is_not_taken_without_one() {
+    let by_issuer = |world: &mut World, machine: &SoftMachine| {
+        world.machine(&machine.node, "192.168.77.11", EkKind::P256);
+        let ek = &mut world.object("worker-1").spec.ek;
+        ek.hashes.clear();
+        ek.issuers = vec!["lab-ca".to_owned()];
+    };
+    let (mut world, mut machine) = open(PolicyName::InsecureAlwaysApprove);
+    by_issuer(&mut world, &machine);
+    unseen(&mut world, &machine).expect("control");
+    let (mut world, _) = open(PolicyName::InsecureAlwaysApprove);
+    by_issuer(&mut world, &machine);
+    machine.ek_certificate = None;
+    expect(Anonymous, Code::EkCertificateIssuer, unseen(&mut world, &machine));
+}
+
+#[test]
+fn a_machine_without_a_name_gets_the_one_of_its_key_or_is_told_its_own() {
+    let unnamed = |machine: &mut SoftMachine| {
+        let derived = name::derived(&machine.ek_hash());
+        machine.claims.name.clear();
+        machine.client_request.common_name = format!("system:node:{derived}");
+        machine.serving_request.common_name = format!("system:node:{derived}");
+        machine.serving_request.names = vec![derived.clone()];
+        derived
+    };
+    let (mut world, mut machine) = open(PolicyName::Queue);
+    let derived = unnamed(&mut machine);
+    assert_eq!(queued(&mut world, &machine).expect("approved").node_name(), derived);
+    // In the inventory under another name: told once it has proved itself, then it asks under that.
+    let (mut world, mut machine) = lab();
+    let original = machine.clone();
+    unnamed(&mut machine);
+    let outcome = world.join(&machine);
+    if let Err(refusal) = &outcome {
+        assert_eq!(refusal.consequence(), None);
+    }
+    expect(Proven, Code::NameAssigned, outcome);
+    accepted(world.join(&original));
+    // Who is not that machine is told nothing.
+    let (mut world, mut machine) = lab();
+    unnamed(&mut machine);
+    machine.ak = SoftMachine::new("other", EkKind::P256).ak;
+    expect(Anonymous, Code::QuoteSignature, world.join(&machine));
+}
+
+/// The rule becomes stricter while a session is open: what was let pass then does not pass now.
+#[test]
+fn a_session_of_a_looser_rule_does_not_serve_a_stricter_one() {
+    let (mut world, mut machine) = lab();
+    machine.ek_certificate = None;
+    world.rule.policy = PolicyName::InsecureAlwaysApprove;
+    let hello = machine.hello();
+    let challenge = world.challenge(&hello.0).expect("a challenge");
+    let evidence = machine.evidence(config_attest::Purpose::Join, &hello, &challenge, &world.channel);
+    world.rule.policy = PolicyName::CloudVerify;
+    expect(Proven, Code::EkCertificateMissing, world.verify(&challenge, &evidence));
+    // A stranger's session, likewise.
+    let (mut world, machine) = open(PolicyName::InsecureAlwaysApprove);
+    let hello = machine.hello();
+    let challenge = world.challenge(&hello.0).expect("a challenge");
+    let evidence = machine.evidence(config_attest::Purpose::Join, &hello, &challenge, &world.channel);
+    world.rule.policy = PolicyName::CloudVerify;
+    expect(Anonymous, Code::MachineUnknown, world.verify(&challenge, &evidence));
+}
+
+#[test]
+fn a_made_machine_must_be_the_claimants_own() {
+    let (mut world, machine) = open(PolicyName::Queue);
+    for spoil in [0, 1, 2] {
+        let claimant = claimed(world.claim(&machine));
+        let mut made = claimant.to_make().expect("a stranger");
+        made.metadata.uid = Some("uid".to_owned());
+        match spoil {
+            0 => made.metadata.uid = None,
+            1 => made.spec.ek.hashes = vec![Digest::of(b"another").to_text()],
+            _ => made.metadata.name = Some("worker-2".to_owned()),
+        }
+        let approval = person(&claimant);
+        expect(Anonymous, Code::MachineUnknown, claimant.approve(&approval, Some(&made)));
+        let claimant = claimed(world.claim(&machine));
+        expect(Anonymous, Code::MachineUnknown, claimant.approve(&approval, None));
+    }
+    queued(&mut world, &machine).expect("control");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    /// An approval holds for exactly the registers that were approved: any one that differs asks again, and is named.
+    #[test]
+    fn an_approval_holds_for_exactly_its_registers(pcr in prop::sample::select(config_attest::pcr::QUOTE_PCRS.to_vec()), change in any::<[u8; 8]>()) {
+        let (mut world, mut machine) = open(PolicyName::Queue);
+        queued(&mut world, &machine).expect("approved");
+        machine.clock.reset_count += 1;
+        prop_assert_eq!(claimed(world.claim(&machine)).standing(), Standing::Unchanged);
+        machine.bank.extend(pcr, &Digest::of(&change));
+        machine.bind_nk();
+        let claimant = claimed(world.claim(&machine));
+        let Standing::Changed(changes) = claimant.standing() else { panic!("not changed") };
+        prop_assert_eq!(changes.len(), 1);
+        let start = format!("PCR {pcr}: ");
+        prop_assert!(changes[0].starts_with(&start));
+        prop_assert!(world.approve(claimant, &Approval::Before).is_err());
+    }
+
+    /// What another rule would say to what a machine showed is what it says when the machine comes.
+    #[test]
+    fn a_dry_run_says_what_the_verifier_says(rule in changes(RULES.len()), object in changes(OBJECTS.len()), boot in changes(BOOTS.len()), known in any::<bool>()) {
+        let (mut world, mut machine) = lab();
+        for index in boot {
+            BOOTS[index](&world, &mut machine);
+        }
+        let strict = world.rule.clone();
+        world.rule.policy = PolicyName::InsecureAlwaysApprove;
+        let shown = world.show(&machine).expect("possession passes");
+        world.rule = strict;
+        for index in object {
+            OBJECTS[index](world.object("worker-1"));
+        }
+        if !known {
+            world.machines.clear();
+        }
+        for index in rule {
+            RULES[index](&mut world.rule);
+        }
+        let foretold = match shown.judge(&world.references().get(), world.now) {
+            Judged::Accepted(_) => "accepted",
+            Judged::Queued(..) => "queued",
+            Judged::Refused(refusal) => refusal.code().as_str(),
+        };
+        let claimant = world.claim(&machine);
+        let said = match &claimant {
+            Err(refusal) => refusal.code().as_str(),
+            Ok(_) if world.rule.policy != PolicyName::Queue => "accepted",
+            Ok(claimant) if claimant.standing() == Standing::Unchanged => "accepted",
+            Ok(_) => "queued",
+        };
+        prop_assert_eq!(foretold, said);
+    }
+}
+
+/// Some of a list, each at most once.
+fn changes(count: usize) -> impl Strategy<Value = Vec<usize>> {
+    prop::collection::btree_set(0..count, 0..3).prop_map(|set| set.into_iter().collect())
+}
+
+const RULES: [fn(&mut config_kube::Rule); 10] = [
+    |rule| rule.policy = PolicyName::Queue,
+    |rule| rule.policy = PolicyName::InsecureAlwaysApprove,
+    |rule| rule.images.min_svn = 100,
+    |rule| rule.images.release_keys = vec!["another".to_owned()],
+    |rule| rule.ek.require = "any".to_owned(),
+    |rule| rule.ek.issuers.clear(),
+    |rule| rule.config.digests.clear(),
+    |rule| rule.certificate.roles = vec!["master".to_owned()],
+    |rule| rule.certificate.sans.clear(),
+    |rule| rule.events.secure_boot = false,
+];
+
+const OBJECTS: [fn(&mut config_kube::Machine); 6] = [
+    |object| object.spec.retired = true,
+    |object| object.spec.ek.hashes = vec![Digest::ZERO.to_text()],
+    |object| object.spec.config_digests.clear(),
+    |object| object.spec.addresses.clear(),
+    |object| object.status.get_or_insert_default().state = MachineState::Untrusted,
+    |object| {
+        let registers = [("0".to_owned(), "00".to_owned())].into();
+        let admission = config_kube::machine::Admission { policy: PolicyName::Queue, registers, ..Default::default() };
+        object.status.get_or_insert_default().admission = Some(admission);
+    },
+];
+
+const BOOTS: [fn(&World, &mut SoftMachine); 4] = [
+    |world, machine| {
+        let mut bad = world.image.clone();
+        bad.kernel[0] ^= 1;
+        machine.boot(&bad, "nocloud", b"version = 1\n");
+    },
+    |world, machine| machine.boot(&world.image, "nocloud", b"another"),
+    |_, machine| machine.ek_certificate = None,
+    |_, machine| machine.serving_request.names.push("10.9.9.9".to_owned()),
+];

@@ -1,0 +1,250 @@
+//! The rules of a `CertificatePolicy` object, checked as the document that says the same would be: one set of faults,
+//! whichever way a rule comes.
+
+use crate::document::parse;
+use config_kube::policy::{CertificateRule, ConfigRule, EkRule, EventRule, ImageRule, QueueRule};
+use config_kube::{CertificatePolicySpec, PolicyName, Rule, identity};
+use std::fmt::Write as _;
+
+/// A fault of an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ObjectFault {
+    /// Where, as the object has it: `spec.rules[0].images.minSvn`.
+    pub path: String,
+    /// What was found, what was expected, and what to do about it where something is likely.
+    pub text: String,
+}
+
+/// Every fault of a policy's rules. Whether the cluster knows the keys and issuers that they name shows in its status.
+pub fn check_policy(spec: &CertificatePolicySpec) -> Vec<ObjectFault> {
+    let Err(faults) = parse(document(spec), "") else { return apart(spec).into_iter().collect() };
+    let told = faults.list.into_iter().map(|fault| {
+        let suggestion = fault.suggestion.map(|text| format!("; {text}")).unwrap_or_default();
+        let text = format!("found {}, expected {}{suggestion}", fault.found, fault.expected);
+        ObjectFault { path: path(&fault.key), text }
+    });
+    told.collect()
+}
+
+/// The fault of rules that decide a node's two certificates apart: they are issued together.
+fn apart(spec: &CertificatePolicySpec) -> Option<ObjectFault> {
+    let deciding = |signer| spec.rules.iter().position(|rule| rule.signers.iter().any(|name| name == signer));
+    let [client, serving] = [identity::NODE_CLIENT_SIGNER, identity::NODE_SERVING_SIGNER].map(deciding);
+    let at = client.or(serving).filter(|_| client != serving)?;
+    let text = format!(
+        "found one of a node's two signers, or two rules that decide one each, expected both in one rule; name `{}` and `{}`",
+        identity::NODE_CLIENT_SIGNER,
+        identity::NODE_SERVING_SIGNER
+    );
+    Some(ObjectFault { path: format!("spec.rules[{at}].signers"), text })
+}
+
+/// The document that says what the object says.
+fn document(spec: &CertificatePolicySpec) -> String {
+    let mut text = String::from("version = 1\nkind = \"policy\"\n");
+    for rule in &spec.rules {
+        text.push_str("[[rule]]\n");
+        for (key, value) in fields(rule) {
+            // Writing to a String cannot fail.
+            writeln!(text, "{key} = {value}").ok();
+        }
+    }
+    if spec.rules.is_empty() {
+        text.push_str("rule = []\n");
+    }
+    text
+}
+
+type Field = (&'static str, String);
+
+fn fields(rule: &Rule) -> Vec<Field> {
+    let verified = rule.policy == PolicyName::CloudVerify;
+    let policy = match rule.policy {
+        PolicyName::AlwaysReject => "always-reject",
+        PolicyName::Queue => "queue",
+        PolicyName::InsecureAlwaysApprove => "insecure-always-approve",
+        PolicyName::CloudVerify => "cloud-verify",
+    };
+    let mut fields = vec![("signers", list(&rule.signers)), ("policy", quoted(policy))];
+    fields.extend(text("name", &rule.name));
+    if verified || rule.ek != EkRule::default() {
+        fields.push(("ek", ek(&rule.ek)));
+    }
+    if verified || rule.images != ImageRule::default() {
+        fields.push(("images", images(&rule.images)));
+    }
+    if verified || rule.events != EventRule::default() {
+        let EventRule { secure_boot, allow_unknown } = rule.events;
+        let events = [("secure_boot", secure_boot.to_string()), ("allow_unknown", allow_unknown.to_string())];
+        fields.push(("events", table(events)));
+    }
+    if verified || rule.config != ConfigRule::default() {
+        fields.push(("config", config(&rule.config)));
+    }
+    let machines = [identity::NODE_CLIENT_SIGNER, identity::NODE_SERVING_SIGNER];
+    let issues = rule.policy != PolicyName::AlwaysReject && rule.signers.iter().any(|s| machines.contains(&s.as_str()));
+    if issues || rule.certificate != CertificateRule::default() {
+        fields.push(("certificate", certificate(&rule.certificate, issues)));
+    }
+    if rule.queue != QueueRule::default() {
+        fields.push(("queue", queue(&rule.queue)));
+    }
+    fields
+}
+
+fn ek(rule: &EkRule) -> String {
+    let mut fields = vec![("hashes", word(&rule.hashes, "any"))];
+    if !rule.issuers.is_empty() {
+        fields.push(("issuers", list(&rule.issuers)));
+    }
+    fields.extend(text("require", &rule.require));
+    table(fields)
+}
+
+fn images(rule: &ImageRule) -> String {
+    let (svn, most) = (rule.min_svn.to_string(), rule.max_concurrent.to_string());
+    table([("release_keys", list(&rule.release_keys)), ("min_svn", svn), ("max_concurrent", most)])
+}
+
+fn config(rule: &ConfigRule) -> String {
+    let mut fields = vec![("measured", rule.measured.to_string())];
+    if rule.measured || !rule.digests.is_empty() {
+        fields.push(("digests", word(&rule.digests, "any")));
+    }
+    table(fields)
+}
+
+fn certificate(rule: &CertificateRule, issues: bool) -> String {
+    let mut fields = vec![("sans", word(&rule.sans, "claims"))];
+    if rule.ttl_seconds > 0 {
+        fields.push(("ttl", quoted(&format!("{}s", rule.ttl_seconds))));
+    }
+    if issues || !rule.roles.is_empty() {
+        fields.push(("roles", list(&rule.roles)));
+    }
+    table(fields)
+}
+
+fn queue(rule: &QueueRule) -> String {
+    let mut fields = Vec::new();
+    if rule.expires_seconds > 0 {
+        fields.push(("expires", quoted(&format!("{}s", rule.expires_seconds))));
+    }
+    if rule.max_waiting > 0 {
+        fields.push(("max_waiting", rule.max_waiting.to_string()));
+    }
+    table(fields)
+}
+
+/// A text that need not be there.
+fn text(key: &'static str, value: &str) -> Option<Field> {
+    (!value.is_empty()).then(|| (key, quoted(value)))
+}
+
+/// What an object writes as nothing has a word in a document.
+fn word(value: &str, nothing: &str) -> String {
+    quoted(if value.is_empty() { nothing } else { value })
+}
+
+fn table(fields: impl IntoIterator<Item = Field>) -> String {
+    let fields: Vec<String> = fields.into_iter().map(|(key, value)| format!("{key} = {value}")).collect();
+    format!("{{ {} }}", fields.join(", "))
+}
+
+fn list(values: &[String]) -> String {
+    let values: Vec<String> = values.iter().map(|value| quoted(value)).collect();
+    format!("[{}]", values.join(", "))
+}
+
+/// A basic string.
+fn quoted(text: &str) -> String {
+    let mut out = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            c if c.is_control() => out.push_str(&format!("\\u{:04X}", u32::from(c))),
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+/// The path in the object of a key in the document.
+fn path(key: &str) -> String {
+    let renamed = key.replacen("rule", "rules", 1).replace("certificate.ttl", "certificate.ttlSeconds");
+    let renamed = renamed.replace("queue.expires", "queue.expiresSeconds");
+    let mut out = String::from("spec.");
+    let mut up = false;
+    for c in renamed.chars() {
+        match c {
+            '_' => up = true,
+            c if up => {
+                out.push(c.to_ascii_uppercase());
+                up = false;
+            }
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Document;
+
+    fn policy(toml: &str) -> CertificatePolicySpec {
+        match parse(toml, "policy.toml") {
+            Ok(Document::Policy(policy)) => policy.spec,
+            other => unreachable!("not a policy: {other:?}"),
+        }
+    }
+
+    const EXAMPLE: &str = include_str!("../examples/policy.toml");
+
+    /// What a document gives is without fault, and its own document gives the same again.
+    #[test]
+    fn what_a_document_says_an_object_may_say() {
+        let spec = policy(EXAMPLE);
+        assert!(spec.rules.len() > 1);
+        assert_eq!(check_policy(&spec), []);
+        assert_eq!(policy(&document(&spec)), spec);
+    }
+
+    #[test]
+    fn every_fault_is_told_with_its_place_in_the_object() {
+        let mut spec = policy(EXAMPLE);
+        "Bad \"name\"\n".clone_into(&mut spec.rules[0].name);
+        spec.rules[0].images.release_keys.clear();
+        spec.rules[0].certificate.ttl_seconds = 1;
+        spec.rules[0].ek.require = "most".to_owned();
+        spec.rules[1].signers = vec!["kubernetes.io/kubelet-servin".to_owned()];
+        let faults = check_policy(&spec);
+        let paths: Vec<&str> = faults.iter().map(|fault| fault.path.as_str()).collect();
+        for path in [
+            "spec.rules[0].name",
+            "spec.rules[0].images.releaseKeys",
+            "spec.rules[0].certificate.ttlSeconds",
+            "spec.rules[0].ek.require",
+            "spec.rules[1].signers[0]",
+        ] {
+            assert!(paths.contains(&path), "{path} is not in {paths:?}");
+        }
+        let near =
+            faults.iter().find(|fault| fault.path == "spec.rules[1].signers[0]").map(|fault| fault.text.as_str());
+        assert!(near.is_some_and(|text| text.contains("did you mean \"kubernetes.io/kubelet-serving\"?")), "{near:?}");
+    }
+
+    #[test]
+    fn conditions_of_a_policy_that_sees_no_evidence_and_evidence_of_who_brings_none() {
+        let mut spec = policy(EXAMPLE);
+        spec.rules[0].policy = PolicyName::Queue;
+        let paths: Vec<String> = check_policy(&spec).into_iter().map(|fault| fault.path).collect();
+        assert!(paths.contains(&"spec.rules[0].images".to_owned()), "{paths:?}");
+        let mut spec = policy(EXAMPLE);
+        spec.rules[0].signers.push("kubernetes.io/kubelet-serving".to_owned());
+        assert_eq!(check_policy(&spec).len(), 1, "{:?}", check_policy(&spec));
+    }
+}

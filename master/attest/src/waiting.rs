@@ -1,0 +1,232 @@
+//! Requests of machines that wait for a person, as the API holds them: kept current by the watch and by own writes.
+//!
+//! Only requests that this service made count. Who may create requests cannot choose what a person is shown.
+
+use crate::policy::{Fresh, Ruling, Wait};
+use config_attest::verifier::{Approval, Claimant, Standing};
+use config_attest::{Code, Digest};
+use config_kube::identity;
+use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use jiff::{SignedDuration, Timestamp};
+use master_api::Change;
+use std::collections::BTreeMap;
+use std::sync::{PoisonError, RwLock};
+
+/// Label of requests that wait or waited for a person.
+pub(crate) const LABEL: &str = "pratique.dev/queue";
+/// Annotation: what the request is for ([`Claimant::id`]).
+pub(crate) const ID: &str = "pratique.dev/evidence";
+/// Annotation: hash of the machine's endorsement key.
+pub(crate) const EK: &str = "pratique.dev/ek";
+/// Annotation: RFC 3339 time after which an undecided request is dropped.
+pub(crate) const EXPIRES: &str = "pratique.dev/expires";
+/// Digits of the id in a request's name.
+const DIGITS: usize = 12;
+
+/// What a person said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Said {
+    Nothing,
+    Approved,
+    Denied,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Request {
+    id: Digest,
+    ek: String,
+    said: Said,
+    expires: Timestamp,
+}
+
+impl Request {
+    fn of(object: &CertificateSigningRequest) -> Option<Self> {
+        let meta = &object.metadata;
+        let ours = object.spec.username.as_deref() == Some(identity::ATTESTATION_USER)
+            && object.spec.signer_name == identity::NODE_CLIENT_SIGNER
+            && meta.labels.as_ref().is_some_and(|labels| labels.contains_key(LABEL));
+        let note = |name: &str| meta.annotations.as_ref().and_then(|notes| notes.get(name)).filter(|_| ours);
+        let conditions = object.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+        let has = |kind: &str| conditions.iter().any(|c| c.type_ == kind && c.status == "True");
+        // A request with both words, which the API does not let be, has the safer one.
+        let said = match (has("Denied") || has("Failed"), has("Approved")) {
+            (true, _) => Said::Denied,
+            (false, true) => Said::Approved,
+            (false, false) => Said::Nothing,
+        };
+        Some(Self { id: note(ID)?.parse().ok()?, ek: note(EK)?.clone(), said, expires: note(EXPIRES)?.parse().ok()? })
+    }
+}
+
+/// The requests.
+#[derive(Debug, Default)]
+pub(crate) struct Waiting {
+    requests: RwLock<BTreeMap<String, Request>>,
+}
+
+impl Waiting {
+    /// What the watch, or an own write, tells.
+    pub(crate) fn take(&self, change: &Change<CertificateSigningRequest>) {
+        let mut requests = self.requests.write().unwrap_or_else(PoisonError::into_inner);
+        let name = |object: &CertificateSigningRequest| object.metadata.name.clone().unwrap_or_default();
+        match change {
+            Change::Listed(objects) => {
+                *requests = objects.iter().filter_map(|object| Some((name(object), Request::of(object)?))).collect();
+            }
+            Change::Set(object) => {
+                match Request::of(object) {
+                    Some(request) => requests.insert(name(object), request),
+                    None => requests.remove(&name(object)),
+                };
+            }
+            Change::Gone(object) => {
+                requests.remove(&name(object));
+            }
+        }
+    }
+
+    /// What a person said of this claimant, or how it waits.
+    pub(crate) fn decide(
+        &self,
+        claimant: &Claimant,
+        standing: &Standing,
+        expires_seconds: u64,
+        max_waiting: usize,
+        now: Timestamp,
+    ) -> Ruling {
+        let requests = self.requests.read().unwrap_or_else(PoisonError::into_inner);
+        let (id, ek) = (claimant.id(), claimant.ek_hash().to_text());
+        let name = request_name(claimant.node_name(), &id);
+        let own = || requests.iter().filter(|(_, request)| request.ek == ek);
+        if own().any(|(_, request)| request.said == Said::Denied) {
+            return Ruling::Refuse(Code::RequestDenied);
+        }
+        let live = |request: &Request| request.said == Said::Nothing && now < request.expires;
+        match requests.get(&name) {
+            Some(request) if request.id == id && request.said == Said::Approved => {
+                return Ruling::Approve(Approval::Person { request: name, id: request.id });
+            }
+            Some(request) if request.id == id && live(request) => return Ruling::Wait(Wait { name, fresh: None }),
+            Some(_) | None => {}
+        }
+        if requests.values().filter(|request| request.ek != ek && live(request)).count() >= max_waiting {
+            return Ruling::Refuse(Code::QueueFull);
+        }
+        let wait = SignedDuration::from_secs(i64::try_from(expires_seconds).unwrap_or(i64::MAX));
+        let changes = match standing {
+            Standing::Changed(changes) => changes.clone(),
+            Standing::New | Standing::Unchanged => Vec::new(),
+        };
+        let instead_of =
+            own().filter(|(_, request)| request.said == Said::Nothing).map(|(name, _)| name.clone()).collect();
+        let expires = now.checked_add(wait).unwrap_or(Timestamp::MAX);
+        Ruling::Wait(Wait { name, fresh: Some(Fresh { expires, changes, instead_of }) })
+    }
+
+    /// Undecided requests whose time is over.
+    pub(crate) fn expired(&self, now: Timestamp) -> Vec<String> {
+        let requests = self.requests.read().unwrap_or_else(PoisonError::into_inner);
+        let over = |request: &Request| request.said == Said::Nothing && request.expires <= now;
+        requests.iter().filter(|(_, request)| over(request)).map(|(name, _)| name.clone()).collect()
+    }
+}
+
+/// The name of the request for a node in one state: the same whenever it comes back in it.
+fn request_name(node: &str, id: &Digest) -> String {
+    format!("{node}-{}", id.to_hex().chars().take(DIGITS).collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use config_attest::testing::{EkKind, SoftMachine, World};
+    use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequestCondition;
+    use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+    const NOW: Timestamp = Timestamp::UNIX_EPOCH;
+
+    fn claimant(node: &str) -> Claimant {
+        let mut world = World::new();
+        world.rule.policy = config_kube::PolicyName::Queue;
+        let mut machine = SoftMachine::new(node, EkKind::P256);
+        machine.boot(&world.image, "nocloud", b"version = 1\n");
+        world.claim(&machine).unwrap()
+    }
+
+    fn object(claimant: &Claimant, name: &str, said: Option<&str>) -> CertificateSigningRequest {
+        let notes = [
+            (ID, claimant.id().to_text()),
+            (EK, claimant.ek_hash().to_text()),
+            (EXPIRES, (NOW + SignedDuration::from_secs(60)).to_string()),
+        ];
+        let mut object = CertificateSigningRequest::default();
+        object.metadata = ObjectMeta {
+            name: Some(name.to_owned()),
+            labels: Some([(LABEL.to_owned(), "true".to_owned())].into()),
+            annotations: Some(notes.map(|(key, value)| (key.to_owned(), value)).into()),
+            ..ObjectMeta::default()
+        };
+        object.spec.username = Some(identity::ATTESTATION_USER.to_owned());
+        identity::NODE_CLIENT_SIGNER.clone_into(&mut object.spec.signer_name);
+        let condition = said.map(|kind| CertificateSigningRequestCondition {
+            type_: kind.to_owned(),
+            status: "True".to_owned(),
+            ..CertificateSigningRequestCondition::default()
+        });
+        object.status.get_or_insert_default().conditions = Some(condition.into_iter().collect());
+        object
+    }
+
+    fn decide(waiting: &Waiting, claimant: &Claimant, now: Timestamp) -> Ruling {
+        waiting.decide(claimant, &Standing::New, 60, 1, now)
+    }
+
+    fn named(ruling: Ruling) -> (String, bool) {
+        match ruling {
+            Ruling::Wait(wait) => (wait.name, wait.fresh.is_some()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_request_is_made_once_and_decided_by_a_persons_word() {
+        let (waiting, claimant) = (Waiting::default(), claimant("worker-1"));
+        let (name, fresh) = named(decide(&waiting, &claimant, NOW));
+        assert!(fresh && name.starts_with("worker-1-"), "{name}");
+        waiting.take(&Change::Set(object(&claimant, &name, None)));
+        assert_eq!(named(decide(&waiting, &claimant, NOW)), (name.clone(), false));
+        waiting.take(&Change::Set(object(&claimant, &name, Some("Approved"))));
+        let approved = Approval::Person { request: name.clone(), id: claimant.id() };
+        assert_eq!(decide(&waiting, &claimant, NOW), Ruling::Approve(approved));
+        waiting.take(&Change::Set(object(&claimant, &name, Some("Denied"))));
+        assert_eq!(decide(&waiting, &claimant, NOW), Ruling::Refuse(Code::RequestDenied));
+        waiting.take(&Change::Gone(object(&claimant, &name, None)));
+        assert!(named(decide(&waiting, &claimant, NOW)).1);
+    }
+
+    #[test]
+    fn the_queue_is_bounded_and_the_old_stay() {
+        let (waiting, first, second) = (Waiting::default(), claimant("worker-1"), claimant("worker-2"));
+        let (name, _) = named(decide(&waiting, &first, NOW));
+        waiting.take(&Change::Set(object(&first, &name, None)));
+        assert_eq!(decide(&waiting, &second, NOW), Ruling::Refuse(Code::QueueFull));
+        assert_eq!(named(decide(&waiting, &first, NOW)), (name.clone(), false));
+        let later = NOW + SignedDuration::from_secs(60);
+        assert_eq!(waiting.expired(NOW), Vec::<String>::new());
+        assert_eq!(waiting.expired(later), [name]);
+        assert!(named(decide(&waiting, &second, later)).1, "what is past its time makes room");
+    }
+
+    #[test]
+    fn a_request_that_somebody_else_wrote_or_that_is_for_another_state_says_nothing() {
+        let (waiting, claimant, other) = (Waiting::default(), claimant("worker-1"), claimant("worker-2"));
+        let (name, _) = named(decide(&waiting, &claimant, NOW));
+        let mut forged = object(&claimant, &name, Some("Approved"));
+        forged.spec.username = Some("system:node:worker-9".to_owned());
+        waiting.take(&Change::Listed(vec![forged]));
+        assert!(named(decide(&waiting, &claimant, NOW)).1);
+        // The name alone is not what was approved.
+        waiting.take(&Change::Set(object(&other, &name, Some("Approved"))));
+        assert!(named(decide(&waiting, &claimant, NOW)).1);
+    }
+}
