@@ -150,6 +150,7 @@ fn decides(rule: &Rule, faults: &mut Vec<String>) -> Decides {
 }
 
 /// What is looked at: as the rule says where it enforces, and else all that can be.
+#[allow(clippy::struct_excessive_bools, reason = "each is a switch of the rule as the admin writes it")]
 struct Conditions {
     ek_inventory: bool,
     ek_require: Require,

@@ -163,7 +163,8 @@ fn quoted(text: &str) -> String {
         match c {
             '"' => out.push_str("\\\""),
             '\\' => out.push_str("\\\\"),
-            c if c.is_control() => out.push_str(&format!("\\u{:04X}", u32::from(c))),
+            // Writing to a String cannot fail.
+            c if c.is_control() => write!(out, "\\u{:04X}", u32::from(c)).unwrap_or_default(),
             c => out.push(c),
         }
     }

@@ -24,13 +24,21 @@ pub struct Admitted {
     subject: Subject,
     ek_hash: Digest,
     parsed: ParsedKeys,
-    /// None where there is one that is too long to keep.
-    ek_certificate: Option<Option<Vec<u8>>>,
+    ek_certificate: Kept,
     names: Names,
     csr_hash: Digest,
     claims: Claims,
     channel: Channel,
     checks: Vec<Check>,
+}
+
+/// An EK certificate after it was checked.
+#[derive(Debug)]
+enum Kept {
+    /// As it was sent, if one was.
+    Whole(Option<Vec<u8>>),
+    /// Longer than is kept.
+    TooLong,
 }
 
 /// Which machine a caller says that it is.
@@ -142,7 +150,7 @@ struct Draft<'a> {
 struct Keyed {
     ek_hash: Digest,
     parsed: ParsedKeys,
-    ek_certificate: Option<Option<Vec<u8>>>,
+    ek_certificate: Kept,
     names: Names,
 }
 
@@ -274,8 +282,8 @@ impl<'a> Draft<'a> {
             .map_err(on_curve)
             .map_err(|(fault, wanted)| self.checks.fail("NK template", Code::NkTemplate, wanted, fault))?;
         let ek_certificate = match keys.ek_certificate.as_ref().map(crate::wire::Blob::as_bytes) {
-            Some(der) if der.len() > KEPT_CERTIFICATE => None,
-            certificate => Some(certificate.map(<[u8]>::to_vec)),
+            Some(der) if der.len() > KEPT_CERTIFICATE => Kept::TooLong,
+            certificate => Kept::Whole(certificate.map(<[u8]>::to_vec)),
         };
         Ok(Keyed { ek_hash, parsed: ParsedKeys { ek, ak, nk, nk_spki }, ek_certificate, names })
     }
@@ -385,7 +393,8 @@ impl Pending {
 
     /// The EK's SubjectPublicKeyInfo and certificate; none where the certificate is longer than is kept.
     pub(super) fn endorsement(&self) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
-        Some((self.admitted.parsed.ek.spki().ok()?, self.admitted.ek_certificate.clone()?))
+        let Kept::Whole(certificate) = &self.admitted.ek_certificate else { return None };
+        Some((self.admitted.parsed.ek.spki().ok()?, certificate.clone()))
     }
 
     /// SHA-256 of the EK's SubjectPublicKeyInfo.
