@@ -153,7 +153,7 @@ fn blob<const MAX: usize>(bytes: Vec<u8>) -> Result<Blob<MAX>, Zeroizing<Vec<u8>
 }
 
 fn refusal(code: &str, message: &str) -> Zeroizing<Vec<u8>> {
-    line(&Refused { error: Problem { code: code.to_owned(), message: message.to_owned() } })
+    line(&Refused { error: Problem { code: code.to_owned(), message: message.to_owned(), ..Problem::default() } })
 }
 
 fn line(answer: &impl Serialize) -> Zeroizing<Vec<u8>> {

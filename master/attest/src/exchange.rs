@@ -176,7 +176,7 @@ impl Desk {
         let now = SystemTime::now();
         let taken = self.sessions.lock().unwrap_or_else(PoisonError::into_inner).take(session, seconds(now));
         match taken {
-            Ok(pending) => self.conclude(pending, &evidence, &channel, peer, now).await,
+            Ok(pending) => Box::pin(self.conclude(pending, &evidence, &channel, peer, now)).await,
             Err(code) => {
                 self.refuse(peer, &Refusal::anonymous(code)).await;
                 Answer::refused()

@@ -19,28 +19,43 @@ const SWEEP: Duration = Duration::from_secs(5);
 
 /// Follows the requests. Drop it to stop.
 pub(crate) async fn keep_requests(client: &Client, authority: &Authority, inventory: &Inventory, waiting: &Waiting) {
+    // Beside each other and not arms of one select: a follower that is looked away from in the middle of its list may hold
+    // what the other's request waits for.
+    tokio::join!(
+        follow(client, authority, inventory, waiting),
+        follow_rules(client, authority, inventory),
+        sweep(client, waiting),
+    );
+}
+
+async fn follow(client: &Client, authority: &Authority, inventory: &Inventory, waiting: &Waiting) {
     let mut follower = Follower::<CertificateSigningRequest>::new(client.clone(), None, ListParams::default());
-    let mut rules = inventory.rules_changed();
-    let mut sweep = tokio::time::interval(SWEEP);
     loop {
-        // Cancel-safe: a follower that is looked away from loses nothing, the others only wait.
-        tokio::select! {
-            change = follower.next() => {
-                waiting.take(&change);
-                let objects = match change {
-                    Change::Listed(objects) => objects,
-                    Change::Set(object) => vec![object],
-                    Change::Gone(_) => Vec::new(),
-                };
-                handle(client, authority, inventory, objects).await;
-            }
-            changed = rules.changed() => {
-                if changed.is_ok() {
-                    again(client, authority, inventory).await;
-                }
-            }
-            _ = sweep.tick() => drop_expired(client, waiting).await,
-        }
+        let change = follower.next().await;
+        waiting.take(&change);
+        let objects = match change {
+            Change::Listed(objects) => objects,
+            Change::Set(object) => vec![object],
+            Change::Gone(_) => continue,
+        };
+        handle(client, authority, inventory, objects).await;
+    }
+}
+
+/// What waited under the rules before is decided by the new ones.
+async fn follow_rules(client: &Client, authority: &Authority, inventory: &Inventory) {
+    let mut rules = inventory.rules_changed();
+    // The sender lives in the inventory.
+    while rules.changed().await.is_ok() {
+        again(client, authority, inventory).await;
+    }
+}
+
+async fn sweep(client: &Client, waiting: &Waiting) {
+    let mut tick = tokio::time::interval(SWEEP);
+    loop {
+        tick.tick().await;
+        drop_expired(client, waiting).await;
     }
 }
 

@@ -159,13 +159,13 @@ mod tests {
             (EK, claimant.ek_hash().to_text()),
             (EXPIRES, (NOW + SignedDuration::from_secs(60)).to_string()),
         ];
-        let mut object = CertificateSigningRequest::default();
-        object.metadata = ObjectMeta {
+        let metadata = ObjectMeta {
             name: Some(name.to_owned()),
             labels: Some([(LABEL.to_owned(), "true".to_owned())].into()),
             annotations: Some(notes.map(|(key, value)| (key.to_owned(), value)).into()),
             ..ObjectMeta::default()
         };
+        let mut object = CertificateSigningRequest { metadata, ..CertificateSigningRequest::default() };
         object.spec.username = Some(identity::ATTESTATION_USER.to_owned());
         identity::NODE_CLIENT_SIGNER.clone_into(&mut object.spec.signer_name);
         let condition = said.map(|kind| CertificateSigningRequestCondition {
@@ -182,10 +182,8 @@ mod tests {
     }
 
     fn named(ruling: Ruling) -> (String, bool) {
-        match ruling {
-            Ruling::Wait(wait) => (wait.name, wait.fresh.is_some()),
-            other => panic!("{other:?}"),
-        }
+        let Ruling::Wait(wait) = ruling else { unreachable!("it waits: {ruling:?}") };
+        (wait.name, wait.fresh.is_some())
     }
 
     #[test]

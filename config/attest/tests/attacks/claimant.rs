@@ -40,7 +40,7 @@ fn claimed(outcome: Result<Claimant, Box<Refusal>>) -> Claimant {
 
 /// Left alone a stranger is let in under both policies; with the attack it is refused under both.
 #[track_caller]
-fn refused(word: Word, code: Code, mount: fn(&mut World, &mut SoftMachine)) {
+fn refused(standing: Word, code: Code, mount: fn(&mut World, &mut SoftMachine)) {
     for (policy, join) in [
         (PolicyName::Queue, queued as fn(&mut World, &SoftMachine) -> Outcome),
         (PolicyName::InsecureAlwaysApprove, unseen),
@@ -51,7 +51,7 @@ fn refused(word: Word, code: Code, mount: fn(&mut World, &mut SoftMachine)) {
         }
         let (mut world, mut machine) = open(policy);
         mount(&mut world, &mut machine);
-        expect(word, code, join(&mut world, &machine));
+        expect(standing, code, join(&mut world, &machine));
     }
 }
 
@@ -371,7 +371,7 @@ const RULES: [fn(&mut config_kube::Rule); 10] = [
     |rule| rule.policy = PolicyName::InsecureAlwaysApprove,
     |rule| rule.images.min_svn = 100,
     |rule| rule.images.release_keys = vec!["another".to_owned()],
-    |rule| rule.ek.require = "any".to_owned(),
+    |rule| "any".clone_into(&mut rule.ek.require),
     |rule| rule.ek.issuers.clear(),
     |rule| rule.config.digests.clear(),
     |rule| rule.certificate.roles = vec!["master".to_owned()],

@@ -211,9 +211,9 @@ mod tests {
         assert_eq!(with(PolicyName::InsecureAlwaysApprove), Upstream::Approve);
         // Without evidence there is nothing to verify: a fault, and a person.
         assert_eq!(with(PolicyName::CloudVerify), Upstream::Person);
-        let mut faulty = rule(PolicyName::CloudVerify);
-        faulty.signers.push(signer.to_owned());
-        let faults = judge(&spec(vec![faulty])).unwrap_err();
+        let mut mixed = rule(PolicyName::CloudVerify);
+        mixed.signers.push(signer.to_owned());
+        let faults = judge(&spec(vec![mixed])).unwrap_err();
         assert!(faults[0].contains("kubelet-serving") && faults[0].contains("queue"), "{faults:?}");
     }
 

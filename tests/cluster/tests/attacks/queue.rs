@@ -99,8 +99,8 @@ pub(crate) async fn a_person_decides() {
     assert!(note(&request, "pratique.dev/not-proved").contains("EK hash"), "{request:?}");
     comes(&lab, &machine, Code::Queued).await;
     assert_eq!(request_of(&lab, &node).await.metadata.name, request.metadata.name, "the same request again");
-    let none: Vec<Machine> = lab.site.list().await;
-    assert!(none.is_empty(), "no Machine before the approval");
+    let machines: Vec<Machine> = lab.site.list().await;
+    assert!(machines.is_empty(), "no Machine before the approval");
 
     say(&lab, &request_name, "Approved").await;
     let certificates = eventually("the approval", &lab, || joins(&lab, &machine)).await.accepted();
