@@ -235,10 +235,14 @@ impl<'a> Draft<'a> {
             .find(|machine| machine.metadata.uid.as_deref() == Some(peer.machine_uid.as_str()));
         let found = format!("{} (uid {})", peer.node_name, peer.machine_uid);
         let wanted = "the certificate's Machine in the inventory";
-        let claimed = self.claims.name.is_empty() || self.claims.name == peer.node_name;
-        let known = machine.is_some() && !peer.machine_uid.is_empty() && claimed;
-        self.checks.must("certificate", Code::RenewalIdentity, known, wanted, found)?;
-        machine.ok_or(Stop(Code::RenewalIdentity))
+        let Some(machine) = machine.filter(|_| !peer.machine_uid.is_empty()) else {
+            return Err(self.checks.fail("certificate", Code::RenewalIdentity, wanted, found));
+        };
+        self.checks.pass("certificate", wanted, found);
+        let claimed = &self.claims.name;
+        let same = claimed.is_empty() || *claimed == peer.node_name;
+        self.checks.must("claimed name", Code::RenewalIdentity, same, &peer.node_name, claimed)?;
+        Ok(machine)
     }
 
     fn recorded_keys(&mut self, machine: &Machine, keyed: &Keyed, peer: &RenewingPeer) -> Result<(), Stop> {

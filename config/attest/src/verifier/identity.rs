@@ -100,7 +100,7 @@ fn by_name<'a>(
     match named.as_slice() {
         [machine] if !hashes_needed && !machine.spec.ek.issuers.is_empty() && machine.spec.ek.hashes.is_empty() => {
             let name = machine.metadata.name.as_deref().unwrap_or_default();
-            checks.test(CHECK, Code::MachineUnknown, true, wanted, format!("{name}, by its issuer"));
+            checks.pass(CHECK, wanted, format!("{name}, by its issuer"));
             Ok(Found::ByIssuer(machine))
         }
         _ if rule.enforces() => Err(checks.fail(CHECK, Code::MachineUnknown, wanted, ek.to_text())),
@@ -232,8 +232,11 @@ fn endorsed(
     if rule.ek_inventory {
         let listed = machine.spec.ek.hashes.iter().any(|hash| hash.parse() == Ok(*ek));
         let wanted = machine.spec.ek.hashes.join(", ");
-        let outcome = (listed, "EK hash", Code::MachineUnknown, wanted, ek.to_text());
-        if listed { passed.push(outcome) } else { failed.push(outcome) }
+        if listed {
+            passed.push(("EK hash", wanted, ek.to_text()));
+        } else {
+            failed.push(("EK hash", Code::MachineUnknown, wanted, ek.to_text()));
+        }
     }
     let takes = rule.issuers(reference.issuers);
     if !takes.is_empty() {
@@ -248,23 +251,23 @@ fn endorsed(
             None => Err((Code::EkCertificateMissing, "none".to_owned())),
         };
         match result {
-            Ok(issuer) => passed.push((true, "EK certificate", Code::EkCertificateIssuer, wanted, issuer.to_owned())),
-            Err((code, found)) => failed.push((false, "EK certificate", code, wanted, found)),
+            Ok(issuer) => passed.push(("EK certificate", wanted, issuer.to_owned())),
+            Err((code, found)) => failed.push(("EK certificate", code, wanted, found)),
         }
     }
     let enough = match rule.ek_require {
         Require::All => failed.is_empty(),
         Require::Any => !passed.is_empty(),
     };
-    for (_, check, code, wanted, found) in passed {
-        checks.test(check, code, true, wanted, found);
+    for (check, wanted, found) in passed {
+        checks.pass(check, wanted, found);
     }
     let mut stop = Ok(());
-    for (_, check, code, wanted, found) in failed {
+    for (check, code, wanted, found) in failed {
         if enough {
-            checks.test(check, code, true, format!("{wanted} (not needed: require = any)"), found);
+            checks.pass(check, format!("{wanted} (not needed: require = any)"), found);
         } else {
-            stop = stop.and(Err(checks.fail(check, code, wanted, found)));
+            stop = stop.and(checks.must(check, code, false, wanted, found));
         }
     }
     stop

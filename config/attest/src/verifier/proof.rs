@@ -161,7 +161,7 @@ fn attestation(name: &str, signed: &Signed, checks: &mut Checks) -> Result<Attes
     let check = format!("{name}: structure");
     match Attest::parse(signed.attest.as_bytes()) {
         Ok(attest) => {
-            checks.test(&check, Code::AttestMalformed, true, "TPMS_ATTEST", "TPMS_ATTEST");
+            checks.pass(&check, "TPMS_ATTEST", "TPMS_ATTEST");
             Ok(attest)
         }
         Err(fault) => {

@@ -104,7 +104,7 @@ fn counters(said: &Said<'_>, machine: &Machine, checks: &mut Checks) {
     let found = show(now.reset_count, now.restart_count, now.clock, now.safe);
     let Some(Counters { reset_count, restart_count, clock, safe }) = known(machine).and_then(|status| status.counters)
     else {
-        checks.test("counters", Code::CountersWentBack, true, "first seen", found);
+        checks.pass("counters", "first seen", found);
         return;
     };
     let before = (reset_count, restart_count, clock);
@@ -145,7 +145,7 @@ fn config(said: &Said<'_>, machine: &Machine, reference: &Reference<'_>, checks:
         let wanted = if allowed.is_empty() { "one listed in the Machine".to_owned() } else { allowed.join(", ") };
         checks.test("configuration", Code::ConfigChanged, good, wanted, &digest);
     } else {
-        checks.test("configuration", Code::ConfigChanged, true, "any measured one", &digest);
+        checks.pass("configuration", "any measured one", &digest);
     }
     Some(ProvenConfig { source: event.label.clone(), digest })
 }
@@ -214,7 +214,7 @@ fn image<'a>(
         full || claimed || matching > 0
     });
     let Some((release, boot)) = best else {
-        checks.test("image", Code::ImageUnknown, false, "an ImageRelease with these registers", registers(said));
+        checks.fail("image", Code::ImageUnknown, "an ImageRelease with these registers", registers(said));
         return None;
     };
     let manifest = release.manifest();
@@ -295,7 +295,7 @@ fn firmware(said: &Said<'_>, machine: &Machine, now: u64, checks: &mut Checks) -
                 checks.test(&check, Code::FirmwareChanged, known.parse() == Ok(found), known, found);
             }
             Some(_) | None => {
-                checks.test(&check, Code::FirmwareChanged, true, "learned", found);
+                checks.pass(&check, "learned", found);
             }
         }
         pinned.insert(pcr, found);

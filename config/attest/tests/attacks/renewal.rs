@@ -53,6 +53,10 @@ fn the_certificate_is_this_machines() {
         let other = RenewingPeer { spki: SoftMachine::new("other", EkKind::P256).nk_spki(), ..peer(machine) };
         renew_as(world, machine, &other)
     });
+    refused(Anonymous, Code::RenewalIdentity, |world, machine| {
+        machine.claims.name = "worker-2".to_owned();
+        renew_as(world, machine, &peer(machine))
+    });
 }
 
 #[test]
@@ -61,6 +65,11 @@ fn the_keys_are_the_recorded_ones() {
         let other = SoftMachine::new("other", EkKind::P256);
         machine.ak = other.ak;
         machine.ak_public = other.ak_public;
+        renew_as(world, machine, &peer(machine))
+    });
+    refused(Anonymous, Code::RenewalKeys, |world, machine| {
+        // Nothing is recorded of an object that was made anew.
+        world.object("worker-1").status.get_or_insert_default().bound_ek = None;
         renew_as(world, machine, &peer(machine))
     });
     // A reboot makes another node key: the whole exchange is due.
