@@ -6,6 +6,7 @@ use crate::discovery::{self, Location};
 use crate::error::Error;
 use crate::machine::ImageDescription;
 use crate::run::Ending;
+use crate::time::Clock;
 use crate::{network, node, settings};
 use agent_enroll::MasterClient;
 use agent_enroll::issued::{self, Issued};
@@ -42,12 +43,18 @@ pub(crate) async fn operate(
         );
     }
     let mut tasks = JoinSet::new();
+    let mut time_servers = Vec::new();
     if on_machine {
         // Cancel-safe: the network's task goes on in its set, or ends with it.
         tokio::select! {
-            up = network::bring_up(machine, &arguments.run, &mut tasks) => up?,
+            up = network::bring_up(machine, &arguments.run, &mut tasks) => time_servers = up?,
             () = ending.asked() => return Ok(()),
         }
+    }
+    // Cancel-safe: a clock is set whole or not at all.
+    tokio::select! {
+        _clock = Clock::start(machine, &time_servers, image, on_machine, &mut tasks) => {}
+        () = ending.asked() => return Ok(()),
     }
     // Cancel-safe: whoever stops looking for the master has found nothing.
     let found = tokio::select! {

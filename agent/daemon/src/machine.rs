@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::net::IpAddr;
 use std::path::Path;
+use std::time::Duration;
 
 /// Largest small file that is read (the image's description, an identifier of the platform).
 const FILE_LIMIT: u64 = 64 * 1024;
@@ -19,6 +20,7 @@ pub(crate) struct ImageDescription {
     pub(crate) id: String,
     pub(crate) role: String,
     pub(crate) svn: Option<i64>,
+    pub(crate) build_time: Option<i64>,
 }
 
 impl ImageDescription {
@@ -27,7 +29,13 @@ impl ImageDescription {
         let table: toml::Table = small_file(path)?.parse().ok()?;
         let text = |key: &str| table.get(key).and_then(toml::Value::as_str).unwrap_or_default().to_owned();
         let svn = table.get("svn").and_then(toml::Value::as_integer);
-        Some(Self { id: text("id"), role: text("role"), svn })
+        let build_time = table.get("build_time").and_then(toml::Value::as_integer);
+        Some(Self { id: text("id"), role: text("role"), svn, build_time })
+    }
+
+    /// When it was built, since 1970; 1970 where that is not known.
+    pub(crate) fn built(&self) -> Duration {
+        Duration::from_secs(self.build_time.and_then(|time| u64::try_from(time).ok()).unwrap_or(0))
     }
 
     /// As `kubectl get nodes -o wide` shows it.
@@ -112,6 +120,7 @@ mod tests {
             .expect("a file");
         let image = ImageDescription::read(&path).expect("a description");
         assert_eq!(image.os_image(), "Pratique worker w-1, SVN 7");
+        assert_eq!(image.built(), Duration::from_secs(1));
     }
 
     #[test]

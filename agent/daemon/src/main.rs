@@ -6,7 +6,7 @@
 //!
 //! `agent metadata` is another program for init: it fetches the machine's user-data before there is a configuration.
 //!
-//! Enter by [`run::run`]. It is the only owner of tasks: the attestor, the network, discovery, the keeper of the identity, the
+//! Enter by [`run::run`]. It is the only owner of tasks: the attestor, the network, the clock, discovery, the keeper of the identity, the
 //! kubelet and its server; they meet through the identity's slots and the TPM's bounded channel. What a person must see goes to standard
 //! output as lines that start with `pratique:`; everything else is the log, on standard error.
 
@@ -22,6 +22,7 @@ mod network;
 mod node;
 mod run;
 mod settings;
+mod time;
 
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;

@@ -4,6 +4,7 @@ use crate::console::say;
 use crate::error::Error;
 use agent_net::{Status, Task};
 use config_model::MachineConfig;
+use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -14,12 +15,12 @@ use tokio::time::timeout;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Starts what keeps the network up, and waits until the machine can be reached: until all that is configured is there,
-/// or after a while until it has any address.
+/// or after a while until it has any address. Gives the time servers that DHCP named.
 pub(crate) async fn bring_up(
     machine: &MachineConfig,
     run: &Path,
     tasks: &mut JoinSet<Result<(), Error>>,
-) -> Result<(), Error> {
+) -> Result<Vec<IpAddr>, Error> {
     let task = Task {
         network: machine.network.clone(),
         host_name: machine.name.as_ref().map(|name| name.as_str().to_owned()),
@@ -41,5 +42,5 @@ pub(crate) async fn bring_up(
     let addresses: Vec<String> =
         status.addresses.iter().map(|address| format!("{} {}", address.interface, address.ip)).collect();
     say(&format!("network is up: {}", addresses.join(", ")));
-    Ok(())
+    Ok(status.ntp)
 }

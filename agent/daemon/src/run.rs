@@ -5,6 +5,7 @@ use crate::console::{self, refused, say};
 use crate::discovery::{self, Location};
 use crate::error::{Error, chain};
 use crate::machine::{self, ImageDescription};
+use crate::time::Clock;
 use crate::{RunArguments, issued, network, node, settings};
 use agent_enroll::{Endpoint, Endpoints, Enroller, Identity, Keeper, Logs, Milestone, Pin, Prover, Settings};
 use agent_tpm::Tpm;
@@ -99,13 +100,19 @@ async fn operate(
             Err(Error::Part("attestor", "it should never end".into()))
         });
     }
+    let mut time_servers = Vec::new();
     if on_machine {
         // Cancel-safe: the network's task goes on in its set, or ends with it.
         tokio::select! {
-            up = network::bring_up(&machine, &arguments.run, &mut tasks) => up?,
+            up = network::bring_up(&machine, &arguments.run, &mut tasks) => time_servers = up?,
             () = ending.asked() => return Ok(()),
         }
     }
+    // Cancel-safe: a clock is set whole or not at all.
+    let clock = tokio::select! {
+        clock = Clock::start(&machine, &time_servers, &image, on_machine, &mut tasks) => clock,
+        () = ending.asked() => return Ok(()),
+    };
     // Cancel-safe: whoever stops looking for the master has found nothing.
     let found = tokio::select! {
         found = discovery::locate(arguments, &machine, &mut tasks) => found?,
@@ -114,7 +121,7 @@ async fn operate(
     let doubt = found.as_ref().map(|location| Arc::clone(&location.doubt)).unwrap_or_default();
     // Cancel-safe: an enrolment that is dropped leaves no more than a half-open session at the master.
     let (identity, keeper) = tokio::select! {
-        enrolled = enroll(arguments, &machine, found, name, &image, prover) => enrolled?,
+        enrolled = enroll(arguments, &machine, (found, clock), name, &image, prover) => enrolled?,
         () = ending.asked() => return Ok(()),
         Some(part) = tasks.join_next() => return part.unwrap_or_else(|error| Err(Error::Part("attestor", error.into()))),
     };
@@ -135,7 +142,7 @@ async fn open_tpm(arguments: &RunArguments) -> Result<Prover, Error> {
 async fn enroll(
     arguments: &RunArguments,
     machine: &MachineConfig,
-    found: Option<Location>,
+    (found, clock): (Option<Location>, Arc<Clock>),
     name: String,
     image: &ImageDescription,
     prover: Prover,
@@ -153,6 +160,9 @@ async fn enroll(
             doubt.notify_one();
         }
         console::milestone(milestone);
+        if let Milestone::Enrolled { time: Some(time), .. } | Milestone::Renewed { time: Some(time), .. } = milestone {
+            clock.master(*time);
+        }
     };
     let enroller = Enroller::new(prover, settings, Arc::new(report)).await.map_err(Error::Enroll)?;
     enroller.enroll().await.map_err(Error::Enroll)

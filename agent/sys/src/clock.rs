@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use nix::errno::Errno;
+use nix::libc;
 use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, clock_gettime, clock_settime};
 
@@ -19,6 +21,22 @@ pub fn unix_seconds() -> u64 {
 
 /// Sets the wall clock.
 pub fn set_unix_seconds(seconds: u64) -> Result<()> {
-    let time = TimeSpec::from(Duration::from_secs(seconds));
-    clock_settime(ClockId::CLOCK_REALTIME, time).at("set", "the clock")
+    set(Duration::from_secs(seconds))
+}
+
+/// Sets the wall clock to a time since 1970, in one step.
+pub fn set(time: Duration) -> Result<()> {
+    clock_settime(ClockId::CLOCK_REALTIME, TimeSpec::from(time)).at("set", "the clock")
+}
+
+/// Moves the wall clock by so many nanoseconds, slowly (by a two-thousandth of the time) and never back by a step.
+/// What was left of an earlier call is forgotten.
+pub fn slew(nanoseconds: i64) -> Result<()> {
+    // SAFETY: every field is a number or padding, for which zero is a value.
+    let mut request: libc::timex = unsafe { std::mem::zeroed() };
+    request.modes = libc::ADJ_OFFSET_SINGLESHOT;
+    request.offset = nanoseconds / 1000;
+    // SAFETY: the structure is ours, whole, and lives through the call, which only reads and writes it.
+    let answer = unsafe { libc::adjtimex(&raw mut request) };
+    Errno::result(answer).map(drop).at("slew", "the clock")
 }

@@ -1,11 +1,13 @@
 //! What PID 1 reads from disks, firmware and the kernel.
 
 use crate::run::{Shape, Target};
+use agent_clock::{Bounds, judge, sntp, step};
 use agent_init::gpt::{Geometry, Table};
 use agent_init::{label, settings, smbios};
 use agent_metadata::{Answer, Fetch, Platform, Step};
 use agent_sys::verity::Superblock;
 use std::io;
+use std::time::Duration;
 
 const SECTOR: usize = 512;
 /// Sectors of the disk that is fuzzed: table, and room for the copy.
@@ -35,6 +37,17 @@ pub(super) fn targets() -> Vec<Target> {
             if let Ok(table) = Table::read(geometry, read) {
                 table.partitions().for_each(drop);
                 table.writes().ok();
+            }
+        }),
+        target("agent-clock/sntp", time(), |input| {
+            let (sent, took) = (Duration::from_secs(1_795_300_000), Duration::from_millis(20));
+            if let Ok(sample) = sntp::read(input, NONCE, sent, took, sent) {
+                let bounds = Bounds { built: sent };
+                if let Ok(Some(sample)) = judge(&[sample])
+                    && let Ok(agent_clock::Step::Set(to)) = step(sent, sample.offset, bounds)
+                {
+                    assert!(to >= sent);
+                }
             }
         }),
         target("agent-init/smbios", vec![11, 5, 0, 0, 1, b'i', b'o', 0, 0], |input| {
@@ -68,6 +81,18 @@ fn answer(input: &[u8]) {
         Step::Done(bytes) => assert!((1..=agent_metadata::MAX_BYTES).contains(&bytes.len())),
         Step::Nothing | Step::Later(_) | Step::Refused(_) => {}
     }
+}
+
+const NONCE: u64 = 7;
+
+/// The answer of a time server that is a minute ahead.
+fn time() -> Vec<u8> {
+    let mut packet = vec![0; sntp::PACKET];
+    (packet[0], packet[1], packet[31]) = (0b00_100_100, 2, 7);
+    let seconds = u32::try_from(1_795_300_060_u64 + 2_208_988_800).unwrap_or_default().to_be_bytes();
+    packet[32..36].copy_from_slice(&seconds);
+    packet[40..44].copy_from_slice(&seconds);
+    packet
 }
 
 fn superblock() -> Vec<u8> {
