@@ -38,13 +38,17 @@ impl Watch {
 
     /// Servers agreed on an offset. They are finer than the master's seconds, and may not contradict them.
     pub fn servers(&self, offset: i64) -> Advice {
-        let master = self.master.unwrap_or(0);
+        let slew = offset.clamp(-SLEW, SLEW);
+        let Some(master) = self.master else {
+            let far = offset.saturating_abs() > DOUBT;
+            return Advice { slew, doubt: far.then(|| format!("the time servers say that it is {}", text(offset))) };
+        };
         if offset.saturating_sub(master).saturating_abs() > TRUST {
             let (servers, master) = (text(offset), text(master));
             let doubt = format!("the time servers say that it is {servers}, the master that it is {master}");
             return Advice { slew: 0, doubt: Some(doubt) };
         }
-        Advice { slew: offset.clamp(-SLEW, SLEW), doubt: self.doubt() }
+        Advice { slew, doubt: self.doubt() }
     }
 
     fn doubt(&self) -> Option<String> {
@@ -92,5 +96,14 @@ mod tests {
         let words = "the time servers say that it is 3600 s slow, the master that it is right";
         assert_eq!(lie.doubt.as_deref(), Some(words));
         assert_eq!(watch.servers(i64::MIN).slew, 0);
+    }
+
+    /// On the first master's machine the master's clock is the same clock, and proves nothing.
+    #[test]
+    fn without_a_masters_time_servers_slew_and_doubt() {
+        let watch = Watch::default();
+        assert_eq!(watch.servers(20 * SECOND), Advice { slew: SECOND, doubt: None });
+        let far = watch.servers(3600 * SECOND);
+        assert_eq!((far.slew, far.doubt.as_deref()), (SECOND, Some("the time servers say that it is 3600 s slow")));
     }
 }

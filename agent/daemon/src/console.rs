@@ -40,11 +40,11 @@ pub(crate) fn milestone(milestone: &Milestone<'_>) {
         Milestone::Failed { error, again } => {
             say(&format!("not enrolled yet: {} (next attempt in {} s)", chain(error), again.as_secs().max(1)));
         }
-        Milestone::Enrolled { node, not_after, cost, .. } => {
+        Milestone::Enrolled { node, not_after, cost } => {
             let (until, kib, ms) = (moment(*not_after), cost.bytes.div_ceil(1024), cost.time.as_millis());
             say(&format!("enrolled as {node}, certificate until {until} (exchange: {kib} KiB, {ms} ms)"));
         }
-        Milestone::Renewed { not_after, .. } => {
+        Milestone::Renewed { not_after } => {
             tracing::info!(until = %moment(*not_after), "certificates renewed");
         }
         Milestone::Expired => say("the certificate has expired without a renewal; joining anew"),

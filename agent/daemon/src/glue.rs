@@ -1,5 +1,6 @@
 //! The kubelet's [`Api`] over the enrolled client.
 
+use crate::time::Clock;
 use agent_enroll::MasterClient;
 use agent_kubelet::{Answer, Api, ApiError, Call, Lines};
 use bytes::Bytes;
@@ -13,6 +14,8 @@ pub(crate) struct MasterApi {
     pub(crate) client: MasterClient,
     /// Told when the master could not be reached.
     pub(crate) doubt: Arc<Notify>,
+    /// What is held against the master's time.
+    pub(crate) clock: Arc<Clock>,
 }
 
 impl MasterApi {
@@ -28,6 +31,9 @@ impl Api for MasterApi {
             let Call { method, path, content_type, body } = call;
             let answer = self.client.request(method, &path, content_type, body).await;
             let answer = answer.map_err(|error| self.transport(error))?;
+            if let Some((theirs, ours)) = answer.times {
+                self.clock.master(theirs, ours);
+            }
             if answer.status.is_success() {
                 return Ok(answer.body);
             }

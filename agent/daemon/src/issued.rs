@@ -8,10 +8,9 @@ use crate::machine::ImageDescription;
 use crate::run::Ending;
 use crate::time::Clock;
 use crate::{network, node, settings};
-use agent_enroll::MasterClient;
 use agent_enroll::issued::{self, Issued};
+use agent_kubelet::{Notice, Notices};
 use agent_tpm::{Tpm, WrappedKey};
-use bytes::Bytes;
 use config_attest::Digest;
 use config_attest::tpm::Duplicate;
 use config_attest::wire::ConfigEvent;
@@ -19,12 +18,13 @@ use config_model::MachineConfig;
 use config_model::identity::{IssuedIdentity, IssuedKey};
 use config_model::image::METADATA_SERVICES;
 use jiff::Timestamp;
-use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
 
 const DAY: u64 = 86_400;
+/// The Node's condition.
+const CONDITION: &str = "CertificateExpiring";
 
 /// Runs the node until it is asked to end.
 pub(crate) async fn operate(
@@ -52,10 +52,10 @@ pub(crate) async fn operate(
         }
     }
     // Cancel-safe: a clock is set whole or not at all.
-    tokio::select! {
-        _clock = Clock::start(machine, &time_servers, image, on_machine, &mut tasks) => {}
+    let clock = tokio::select! {
+        clock = Clock::start(machine, &time_servers, image, on_machine, &mut tasks) => clock,
         () = ending.asked() => return Ok(()),
-    }
+    };
     // Cancel-safe: whoever stops looking for the master has found nothing.
     let found = tokio::select! {
         found = discovery::locate(arguments, machine, &mut tasks) => found?,
@@ -75,12 +75,15 @@ pub(crate) async fn operate(
     let until = i64::try_from(end.not_after).ok().and_then(|seconds| Timestamp::from_second(seconds).ok());
     let until = until.map(|until| until.to_string()).unwrap_or_default();
     say(&format!("node {name} by issued certificates until {until}; nothing about image or configuration is proven"));
-    let teller = Teller { client: identity.client.clone(), node: name };
+    let notices = clock.notices();
+    let message = format!("the issued certificates end at {until}");
+    notices.set(CONDITION, Notice { on: false, reason: "CertificateIsGood", message });
+    let teller = Teller { notices, node: name };
     tasks.spawn(async move {
         let never = issued::watch(end, move |left| teller.tell(left)).await;
         match never {}
     });
-    let outcome = node::serve(arguments, machine, image, (identity, doubt), ending, &mut tasks).await;
+    let outcome = node::serve(arguments, machine, image, (identity, doubt, clock), ending, &mut tasks).await;
     tasks.shutdown().await;
     outcome
 }
@@ -126,39 +129,18 @@ fn not_from_a_service(arguments: &RunArguments) -> Result<(), Error> {
     }
 }
 
-/// Tells of the certificates' end: on the console, and as an event of the Node.
+/// Tells of the certificates' end: on the console, as a condition of the Node and as events.
 struct Teller {
-    client: MasterClient,
+    notices: Notices,
     node: String,
 }
 
 impl Teller {
     fn tell(&self, left: Duration) {
-        let text = ends(&self.node, left);
-        say(&text);
-        let (client, body) = (self.client.clone(), self.event(&text, left.is_zero()));
-        // Detached and bounded by the client's own limits; a master that is away hears of it tomorrow.
-        drop(tokio::spawn(async move {
-            let path = "/api/v1/namespaces/default/events";
-            if let Err(error) = client.request(http::Method::POST, path, "application/json", body).await {
-                tracing::warn!(%error, "the event of the certificates' end is not written");
-            }
-        }));
-    }
-
-    fn event(&self, text: &str, ended: bool) -> Bytes {
-        let now = Timestamp::now();
-        let reason = if ended { "CertificateExpired" } else { "CertificateExpiring" };
-        let event = json!({
-            "apiVersion": "v1", "kind": "Event",
-            "metadata": { "name": format!("{}.{:x}", self.node, now.as_nanosecond()), "namespace": "default" },
-            "involvedObject": { "apiVersion": "v1", "kind": "Node", "name": self.node, "uid": self.node },
-            "type": "Warning", "reason": reason, "message": text, "count": 1,
-            "firstTimestamp": now, "lastTimestamp": now,
-            "source": { "component": "agent", "host": self.node },
-            "reportingComponent": "agent", "reportingInstance": self.node,
-        });
-        Bytes::from(event.to_string())
+        let message = ends(&self.node, left);
+        say(&message);
+        let reason = if left.is_zero() { "CertificateExpired" } else { "CertificateExpiring" };
+        self.notices.set(CONDITION, Notice { on: true, reason, message });
     }
 }
 

@@ -6,8 +6,9 @@ use crate::error::Error;
 use crate::glue::MasterApi;
 use crate::machine::{self, ImageDescription};
 use crate::run::Ending;
+use crate::time::Clock;
 use agent_enroll::Identity;
-use agent_kubelet::{Config, Kubelet};
+use agent_kubelet::{Config, Kubelet, Notices};
 use agent_runtime::{Containerd, Options, Registries, Registry};
 use config_model::MachineConfig;
 use rustls::server::WebPkiClientVerifier;
@@ -31,15 +32,16 @@ pub(crate) async fn serve(
     arguments: &RunArguments,
     machine: &MachineConfig,
     image: &ImageDescription,
-    (identity, doubt): (Identity, Arc<Notify>),
+    (identity, doubt, clock): (Identity, Arc<Notify>, Arc<Clock>),
     ending: &mut Ending,
     tasks: &mut JoinSet<Result<(), Error>>,
 ) -> Result<(), Error> {
     let tls = server_tls(&identity)?;
     let listener = listen(arguments.kubelet_port).await?;
     let engine = Arc::new(Containerd::new(engine(arguments, machine)));
-    let config = config(arguments, machine, image, &identity.node);
-    let kubelet = Kubelet::new(config, Arc::new(MasterApi { client: identity.client, doubt }), engine.clone());
+    let config = config(arguments, machine, image, (&identity.node, clock.notices()));
+    let api = MasterApi { client: identity.client, doubt, clock };
+    let kubelet = Kubelet::new(config, Arc::new(api), engine.clone());
     let server = kubelet.server();
     let (end, ended) = watch::channel(false);
     let mut parts = JoinSet::new();
@@ -114,7 +116,12 @@ fn engine(arguments: &RunArguments, machine: &MachineConfig) -> Options {
     }
 }
 
-fn config(arguments: &RunArguments, machine: &MachineConfig, image: &ImageDescription, node: &str) -> Config {
+fn config(
+    arguments: &RunArguments,
+    machine: &MachineConfig,
+    image: &ImageDescription,
+    (node, notices): (&str, Notices),
+) -> Config {
     let reserved = &machine.node.reserved;
     let natural = |number: i64| u64::try_from(number).unwrap_or(0);
     Config {
@@ -129,5 +136,6 @@ fn config(arguments: &RunArguments, machine: &MachineConfig, image: &ImageDescri
         os_image: image.os_image(),
         resolv_conf: Path::new("/etc/resolv.conf").to_owned(),
         hosts: Path::new("/etc/hosts").to_owned(),
+        notices,
     }
 }

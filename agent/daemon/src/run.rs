@@ -121,12 +121,12 @@ async fn operate(
     let doubt = found.as_ref().map(|location| Arc::clone(&location.doubt)).unwrap_or_default();
     // Cancel-safe: an enrolment that is dropped leaves no more than a half-open session at the master.
     let (identity, keeper) = tokio::select! {
-        enrolled = enroll(arguments, &machine, (found, clock), name, &image, prover) => enrolled?,
+        enrolled = enroll(arguments, &machine, found, name, &image, prover) => enrolled?,
         () = ending.asked() => return Ok(()),
         Some(part) = tasks.join_next() => return part.unwrap_or_else(|error| Err(Error::Part("attestor", error.into()))),
     };
     tasks.spawn(async move { Err(Error::Part("keeper of the identity", keeper.keep().await.into())) });
-    let outcome = node::serve(arguments, &machine, &image, (identity, doubt), ending, &mut tasks).await;
+    let outcome = node::serve(arguments, &machine, &image, (identity, doubt, clock), ending, &mut tasks).await;
     tasks.shutdown().await;
     outcome
 }
@@ -142,7 +142,7 @@ async fn open_tpm(arguments: &RunArguments) -> Result<Prover, Error> {
 async fn enroll(
     arguments: &RunArguments,
     machine: &MachineConfig,
-    (found, clock): (Option<Location>, Arc<Clock>),
+    found: Option<Location>,
     name: String,
     image: &ImageDescription,
     prover: Prover,
@@ -160,9 +160,6 @@ async fn enroll(
             doubt.notify_one();
         }
         console::milestone(milestone);
-        if let Milestone::Enrolled { time: Some(time), .. } | Milestone::Renewed { time: Some(time), .. } = milestone {
-            clock.master(*time);
-        }
     };
     let enroller = Enroller::new(prover, settings, Arc::new(report)).await.map_err(Error::Enroll)?;
     enroller.enroll().await.map_err(Error::Enroll)

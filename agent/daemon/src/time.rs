@@ -4,12 +4,13 @@ use crate::console::{refused, say};
 use crate::error::{Error, chain};
 use crate::machine::ImageDescription;
 use agent_clock::{Advice, Bounds, Sample, Server, Step, Watch, ask, judge, step};
+use agent_kubelet::{Notice, Notices};
 use agent_sys::clock;
 use config_model::MachineConfig;
 use futures_util::future::join_all;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
@@ -17,6 +18,11 @@ use tokio::time::sleep;
 const MOST_SERVERS: usize = 8;
 /// Between two rounds once the machine has enrolled.
 const PERIOD: Duration = Duration::from_secs(17 * 60);
+/// Between two looks at the master's time.
+const LOOK: Duration = Duration::from_secs(60);
+/// What a person does about a doubtful clock.
+const CURE: &str =
+    "certificates are renewed by counting, not by this clock; check `network.ntp` and the master's own clock";
 
 /// The machine's clock.
 #[derive(Debug)]
@@ -25,7 +31,18 @@ pub(crate) struct Clock {
     built: Duration,
     /// Whether the clock is this agent's to set; on a host it is the host's.
     ours: bool,
-    watch: Mutex<(Watch, Option<String>)>,
+    /// Whether the master is another machine: its own clock says nothing about itself.
+    afar: bool,
+    state: Mutex<State>,
+    notices: Notices,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    watch: Watch,
+    doubt: Option<String>,
+    /// When the master's time was last looked at.
+    looked: Option<Instant>,
 }
 
 impl Clock {
@@ -38,6 +55,7 @@ impl Clock {
         tasks: &mut JoinSet<Result<(), Error>>,
     ) -> Arc<Self> {
         let clock = Arc::new(Self::new(machine, dhcp, image, ours));
+        clock.tell(None);
         clock.set().await;
         let keeping = Arc::clone(&clock);
         tasks.spawn(async move { keeping.keep().await });
@@ -54,7 +72,13 @@ impl Clock {
                 servers.push(server);
             }
         }
-        Self { servers, built: image.built(), ours, watch: Mutex::default() }
+        let (afar, state, notices) = (machine.cluster().is_none(), Mutex::default(), Notices::default());
+        Self { servers, built: image.built(), ours, afar, state, notices }
+    }
+
+    /// Conditions of the Node, the clock's among them.
+    pub(crate) fn notices(&self) -> Notices {
+        self.notices.clone()
     }
 
     /// Sets the clock by the servers, once, within bounds. Without servers, or where they say nothing good, it stays as it is.
@@ -77,10 +101,14 @@ impl Clock {
         }
     }
 
-    /// The master told its time, over the connection by which it knows this machine.
-    pub(crate) fn master(&self, theirs: Duration) {
-        let advice = self.watch.lock().unwrap_or_else(PoisonError::into_inner).0.master(theirs, now());
-        self.follow(advice);
+    /// The master told its time when it was `ours` here, over a connection on which it is known. Looked at now and then.
+    pub(crate) fn master(&self, theirs: Duration, ours: Duration) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.afar && state.looked.is_none_or(|looked| looked.elapsed() >= LOOK) {
+            state.looked = Some(Instant::now());
+            let advice = state.watch.master(theirs, ours);
+            self.follow(&mut state, advice);
+        }
     }
 
     /// Slews by the servers, for as long as it is polled.
@@ -90,8 +118,9 @@ impl Clock {
             if self.ours
                 && let Some(sample) = self.round().await
             {
-                let advice = self.watch.lock().unwrap_or_else(PoisonError::into_inner).0.servers(sample.offset);
-                self.follow(advice);
+                let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+                let advice = state.watch.servers(sample.offset);
+                self.follow(&mut state, advice);
             }
         }
     }
@@ -112,24 +141,32 @@ impl Clock {
     }
 
     /// Slews, and says when the clock begins or ceases to be doubtful.
-    fn follow(&self, Advice { slew, doubt }: Advice) {
+    fn follow(&self, state: &mut State, Advice { slew, doubt }: Advice) {
         if self.ours
             && slew != 0
             && let Err(error) = clock::slew(slew)
         {
             tracing::warn!(error = %chain(&error), "the clock cannot be slewed");
         }
-        let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
-        if watch.1.is_some() != doubt.is_some() {
+        if state.doubt.is_some() != doubt.is_some() {
             match &doubt {
-                Some(why) => say(&format!(
-                    "DOUBTFUL CLOCK: {why}; certificates are renewed by counting, not by this clock; check `network.ntp` and the \
-                     master's clock"
-                )),
+                Some(why) => say(&format!("DOUBTFUL CLOCK: {why}; {CURE}")),
                 None => say("the clock agrees with the master's again"),
             }
         }
-        watch.1 = doubt;
+        if state.doubt != doubt {
+            self.tell(doubt.as_deref());
+        }
+        state.doubt = doubt;
+    }
+
+    /// The Node's condition.
+    fn tell(&self, doubt: Option<&str>) {
+        let (reason, message) = match doubt {
+            Some(why) => ("ClockIsDoubtful", format!("{why}; {CURE}")),
+            None => ("ClockIsNotContradicted", "neither master nor time servers contradict the clock".to_owned()),
+        };
+        self.notices.set("ClockDoubtful", Notice { on: doubt.is_some(), reason, message });
     }
 }
 

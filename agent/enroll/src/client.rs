@@ -14,7 +14,7 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use rustls::ClientConfig;
 use std::pin::Pin as Pinned;
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::timeout;
 
 /// Longest wait for the head of an answer.
@@ -42,6 +42,8 @@ pub struct Answer {
     pub status: StatusCode,
     /// Body.
     pub body: Bytes,
+    /// The master's time as its answer began, and this machine's at that moment; both since 1970.
+    pub times: Option<(Duration, Duration)>,
 }
 
 /// The way to the master's API for one node; cheap to clone.
@@ -71,16 +73,14 @@ impl MasterClient {
     /// Sends one request and reads its whole answer, whatever its status.
     pub async fn request(&self, method: Method, path: &str, content_type: &str, body: Bytes) -> Result<Answer, Error> {
         let response = self.send(method, path, content_type, body).await?;
-        let status = response.status();
-        Ok(Answer { status, body: whole(response.into_body()).await? })
+        answer(response).await
     }
 
     /// Opens a watch; `Err` of the inner result is the answer where its status is not 200.
     pub async fn watch(&self, path: &str) -> Result<Result<Lines, Answer>, Error> {
         let response = self.send(Method::GET, path, "", Bytes::new()).await?;
-        let status = response.status();
-        if status != StatusCode::OK {
-            return Ok(Err(Answer { status, body: whole(response.into_body()).await? }));
+        if response.status() != StatusCode::OK {
+            return answer(response).await.map(Err);
         }
         Ok(Ok(lines(response.into_body())))
     }
@@ -128,6 +128,18 @@ fn http_client(endpoints: &Endpoints, tls: &Arc<ClientConfig>) -> HttpClient {
         .build(Connector::new(endpoints.clone(), Arc::clone(tls)))
 }
 
+async fn answer(response: http::Response<Incoming>) -> Result<Answer, Error> {
+    let ours = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let times = response.headers().get(header::DATE).and_then(date).map(|theirs| (theirs, ours));
+    Ok(Answer { status: response.status(), body: whole(response.into_body()).await?, times })
+}
+
+/// The time in a Date header (RFC 9110, section 5.6.7), since 1970.
+fn date(value: &http::HeaderValue) -> Option<Duration> {
+    let time = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(value.as_bytes()).ok()?;
+    u64::try_from(time.as_second()).ok().map(Duration::from_secs)
+}
+
 async fn whole(body: Incoming) -> Result<Bytes, Error> {
     match timeout(BODY_TIMEOUT, Limited::new(body, BODY_LIMIT).collect()).await {
         Ok(Ok(collected)) => Ok(collected.to_bytes()),
@@ -159,4 +171,17 @@ fn lines(body: Incoming) -> Lines {
             }
         }
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_masters_time_is_read_from_its_date() {
+        let read = |text: &'static str| date(&http::HeaderValue::from_static(text));
+        assert_eq!(read("Sun, 06 Nov 1994 08:49:37 GMT"), Some(Duration::from_secs(784_111_777)));
+        assert_eq!(read("tomorrow"), None);
+        assert_eq!(read("Sun, 06 Nov 1904 08:49:37 GMT"), None);
+    }
 }

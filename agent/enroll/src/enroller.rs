@@ -68,15 +68,11 @@ pub enum Milestone<'a> {
         not_after: u64,
         /// What the exchange took.
         cost: Cost,
-        /// The master's time, since 1970, where it told one.
-        time: Option<Duration>,
     },
     /// The certificates were renewed.
     Renewed {
         /// Unix seconds at which the new ones end.
         not_after: u64,
-        /// The master's time, since 1970, where it told one.
-        time: Option<Duration>,
     },
     /// The certificates ended before a renewal; the node joins anew.
     Expired,
@@ -142,8 +138,7 @@ impl Enroller {
             MasterClient::new(self.party.endpoints.clone(), self.party.pins.clone(), Arc::clone(&self.client))?;
         let node = accepted.certificates.node_name.clone();
         let not_after = accepted.certificates.not_after;
-        let time = accepted.time;
-        (self.report)(&Milestone::Enrolled { node: &node, not_after, cost: accepted.cost, time });
+        (self.report)(&Milestone::Enrolled { node: &node, not_after, cost: accepted.cost });
         let serving = Arc::clone(&self.serving);
         let identity = Identity { node, client: client.clone(), serving, roots: installed };
         Ok((identity, Keeper { enroller: self, client, cadence, start: Instant::now() }))
@@ -257,8 +252,7 @@ impl Keeper {
         let certificates = &accepted.certificates;
         self.cadence = Cadence::new(self.start.elapsed(), certificates.renew_after_seconds, fraction());
         self.client.reconnect();
-        let (not_after, time) = (certificates.not_after, accepted.time);
-        (self.enroller.report)(&Milestone::Renewed { not_after, time });
+        (self.enroller.report)(&Milestone::Renewed { not_after: certificates.not_after });
         Ok(())
     }
 }

@@ -49,8 +49,6 @@ pub(crate) struct Accepted {
     pub(crate) certificates: Certificates,
     pub(crate) requests: Requests,
     pub(crate) cost: Cost,
-    /// The master's time at its last answer, since 1970, where it told one.
-    pub(crate) time: Option<Duration>,
 }
 
 /// What an exchange took.
@@ -116,7 +114,7 @@ impl Party {
         let evidence = Evidence { proof, client_csr: der(&requests.client)?, serving_csr: der(&requests.serving)? };
         let certificates = connection.post(&evidence_path(path, &session), &evidence, Step::Evidence).await?;
         let cost = Cost { bytes: connection.bytes, time: began.elapsed() };
-        Ok(Accepted { certificates, requests, cost, time: connection.time })
+        Ok(Accepted { certificates, requests, cost })
     }
 
     /// The name that certificates are asked for: the claimed one, or the one that the endorsement key gives.
@@ -149,8 +147,6 @@ struct Connection {
     authority: String,
     /// Bytes of bodies that went over it.
     bytes: usize,
-    /// The time of the last answer, as the master told it.
-    time: Option<Duration>,
 }
 
 impl Connection {
@@ -162,7 +158,7 @@ impl Connection {
                 tracing::debug!(%error, "the exchange's connection ended");
             }
         });
-        Ok(Self { sender, authority, bytes: 0, time: None })
+        Ok(Self { sender, authority, bytes: 0 })
     }
 
     async fn post<T: DeserializeOwned>(&mut self, path: &str, body: &impl Serialize, step: Step) -> Result<T, Error> {
@@ -179,7 +175,6 @@ impl Connection {
         let response = self.sender.send_request(request).await.map_err(Error::Connection)?;
         let status = response.status();
         let after = response.headers().get(header::RETRY_AFTER).and_then(|text| text.to_str().ok()?.parse().ok());
-        self.time = response.headers().get(header::DATE).and_then(date);
         let body = Limited::new(response.into_body(), ANSWER_LIMIT).collect().await.map_err(Error::Body)?.to_bytes();
         self.bytes += body.len();
         if status.is_success() && status != StatusCode::ACCEPTED {
@@ -194,12 +189,6 @@ impl Connection {
             Err(_not_a_problem) => Error::Status(status),
         })
     }
-}
-
-/// The time in a Date header (RFC 9110, section 5.6.7), since 1970.
-fn date(value: &http::HeaderValue) -> Option<Duration> {
-    let time = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(value.as_bytes()).ok()?;
-    u64::try_from(time.as_second()).ok().map(Duration::from_secs)
 }
 
 /// What both ends of this connection, and nobody else, know of it.
@@ -220,17 +209,4 @@ pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|ended| Err(Error::Ended(ended)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_masters_time_is_read_from_its_date() {
-        let read = |text: &'static str| date(&http::HeaderValue::from_static(text));
-        assert_eq!(read("Sun, 06 Nov 1994 08:49:37 GMT"), Some(Duration::from_secs(784_111_777)));
-        assert_eq!(read("tomorrow"), None);
-        assert_eq!(read("Sun, 06 Nov 1904 08:49:37 GMT"), None);
-    }
 }

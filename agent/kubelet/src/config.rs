@@ -1,5 +1,6 @@
 //! What the kubelet is told about itself.
 
+use crate::notices::Notices;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -33,4 +34,6 @@ pub struct Config {
     pub resolv_conf: PathBuf,
     /// The machine's hosts file, which pods in the host's network see.
     pub hosts: PathBuf,
+    /// Conditions of the Node that others set.
+    pub notices: Notices,
 }

@@ -53,7 +53,7 @@ impl Recorder {
         self.tell(pod_reference(pod), true, reason, &message.into());
     }
 
-    pub(crate) fn node(&self, node: &Node, reason: &'static str, message: impl Into<String>) {
+    pub(crate) fn node(&self, node: &Node, warning: bool, reason: &'static str, message: impl Into<String>) {
         let about = ObjectReference {
             kind: Some("Node".to_owned()),
             api_version: Some("v1".to_owned()),
@@ -61,7 +61,7 @@ impl Recorder {
             uid: node.metadata.uid.clone(),
             ..ObjectReference::default()
         };
-        self.tell(about, false, reason, &message.into());
+        self.tell(about, warning, reason, &message.into());
     }
 
     fn tell(&self, about: ObjectReference, warning: bool, reason: &'static str, message: &str) {

@@ -257,6 +257,7 @@ mod tests {
             os_image: "test".into(),
             resolv_conf: dir.join("resolv"),
             hosts: dir.join("hosts"),
+            notices: crate::Notices::default(),
         }
     }
 

@@ -7,6 +7,7 @@ use crate::api::{ApiError, JSON, STRATEGIC_MERGE, get, send};
 use crate::config::Config;
 use crate::kubelet::Shared;
 use crate::machine_facts::{Facts, free_pids, memory};
+use crate::notices::{Notice, news};
 use config_kube::identity::NODE_LEASE_NAMESPACE;
 use config_kube::k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use config_kube::k8s_openapi::api::core::v1::{
@@ -45,7 +46,7 @@ const MAX_IMAGES: usize = 50;
 
 /// Keeps the Node's status true.
 pub(crate) async fn keep_status(shared: Arc<Shared>) {
-    let mut reporter = Reporter { shared, written: None, images: None };
+    let mut reporter = Reporter { shared, node: None, told: BTreeMap::new(), written: None, images: None };
     loop {
         let well = match reporter.report().await {
             Ok(ready) => ready,
@@ -61,6 +62,10 @@ pub(crate) async fn keep_status(shared: Arc<Shared>) {
 /// What was written, and what is costly to find out.
 struct Reporter {
     shared: Arc<Shared>,
+    /// The Node as it was found, for events.
+    node: Option<Node>,
+    /// What was told of others' conditions.
+    told: BTreeMap<&'static str, Notice>,
     written: Option<(NodeStatus, Instant)>,
     images: Option<(Vec<ContainerImage>, Instant)>,
 }
@@ -74,9 +79,16 @@ impl Reporter {
             status.conditions.clone()
         } else {
             let node: Node = get(&*shared.api, path(&shared)).await?;
-            shared.events.node(&node, "Starting", "Starting kubelet.");
-            node.status.and_then(|status| status.conditions)
+            shared.events.node(&node, false, "Starting", "Starting kubelet.");
+            self.node.insert(node).status.as_ref().and_then(|status| status.conditions.clone())
         };
+        let notices = shared.config.notices.all();
+        if let Some(node) = &self.node {
+            for Notice { on, reason, message } in news(&self.told, &notices) {
+                shared.events.node(node, on, reason, message);
+            }
+        }
+        self.told.clone_from(&notices);
         let fault = runtime.as_ref().err().map(agent_runtime::Error::chain);
         let ready = fault.is_none();
         let mut status = status(&shared.config, &shared.facts, runtime.ok().as_deref());
@@ -220,7 +232,9 @@ fn conditions(shared: &Shared, fault: Option<&str>, old: &[NodeCondition], now: 
         ("KubeletHasInsufficientPID", "kubelet has insufficient PID available"),
     );
     let all = [("MemoryPressure", memory), ("DiskPressure", disk), ("PIDPressure", pids), ("Ready", ready)];
-    all.into_iter().map(|(name, state)| condition(name, state, old, now)).collect()
+    let others = shared.config.notices.all();
+    let others = others.into_iter().map(|(name, notice)| (name, (notice.on, notice.reason, notice.message)));
+    all.into_iter().chain(others).map(|(name, state)| condition(name, state, old, now)).collect()
 }
 
 fn condition(

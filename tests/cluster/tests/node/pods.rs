@@ -107,6 +107,7 @@ impl Cluster {
             os_image: "Pratique test".into(),
             resolv_conf: PathBuf::from("/etc/resolv.conf"),
             hosts: PathBuf::from("/etc/hosts"),
+            notices: agent_kubelet::Notices::default(),
         }
     }
 

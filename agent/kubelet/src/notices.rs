@@ -1,0 +1,58 @@
+//! What other parts of the agent know of the machine, told to people as conditions and events of the Node.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Conditions that others set, by type. Clones share them; the kubelet writes them with the Node's status, and an event
+/// where one changes.
+#[derive(Debug, Clone, Default)]
+pub struct Notices(Arc<Mutex<BTreeMap<&'static str, Notice>>>);
+
+/// The state of one condition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Notice {
+    /// Whether the condition, which is of something bad, holds.
+    pub on: bool,
+    /// One word in camel case.
+    pub reason: &'static str,
+    /// What a person must know, and do.
+    pub message: String,
+}
+
+impl Notices {
+    /// Sets a condition.
+    pub fn set(&self, condition: &'static str, notice: Notice) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(condition, notice);
+    }
+
+    /// All of the moment.
+    pub(crate) fn all(&self) -> BTreeMap<&'static str, Notice> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Those that are to be told: what holds and was not told so, and what ceased to hold.
+pub(crate) fn news(told: &BTreeMap<&'static str, Notice>, now: &BTreeMap<&'static str, Notice>) -> Vec<Notice> {
+    let changed = now.iter().filter(|(condition, notice)| {
+        let before = told.get(*condition);
+        before != Some(*notice) && (notice.on || before.is_some_and(|before| before.on))
+    });
+    changed.map(|(_, notice)| notice.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_is_told_once_and_what_never_held_is_not() {
+        let notice = |on, message: &str| Notice { on, reason: "Why", message: message.to_owned() };
+        let of = |notice| BTreeMap::from([("Bad", notice)]);
+        let (good, bad, worse) = (of(notice(false, "good")), of(notice(true, "bad")), of(notice(true, "worse")));
+        assert_eq!(news(&BTreeMap::new(), &good), []);
+        for (before, after) in [(&good, &bad), (&bad, &worse), (&worse, &good), (&BTreeMap::new(), &bad)] {
+            assert_eq!(news(before, after), after.values().cloned().collect::<Vec<_>>());
+            assert_eq!(news(after, after), []);
+        }
+    }
+}
