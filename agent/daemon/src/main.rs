@@ -11,6 +11,7 @@
 //! output as lines that start with `pratique:`; everything else is the log, on standard error.
 
 mod attestor;
+mod callers;
 mod console;
 mod discovery;
 mod error;
@@ -20,6 +21,7 @@ mod machine;
 mod metadata;
 mod network;
 mod node;
+mod roots;
 mod run;
 mod settings;
 mod time;

@@ -1,18 +1,19 @@
 //! The node itself, once the machine has an identity: the container engine, the kubelet, and the kubelet's API.
 
 use crate::RunArguments;
+use crate::callers::Callers;
 use crate::console::say;
 use crate::error::Error;
 use crate::glue::MasterApi;
 use crate::machine::{self, ImageDescription};
+use crate::roots;
 use crate::run::Ending;
 use crate::time::Clock;
 use agent_enroll::Identity;
 use agent_kubelet::{Config, Kubelet, Notices};
 use agent_runtime::{Containerd, Options, Registries, Registry};
 use config_model::MachineConfig;
-use rustls::server::WebPkiClientVerifier;
-use rustls::{RootCertStore, ServerConfig};
+use rustls::ServerConfig;
 use std::net::{Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -40,6 +41,7 @@ pub(crate) async fn serve(
     let listener = listen(arguments.kubelet_port).await?;
     let engine = Arc::new(Containerd::new(engine(arguments, machine)));
     let config = config(arguments, machine, image, (&identity.node, clock.notices()));
+    let condition = roots::keep_condition(identity.pins, identity.certificate, clock.notices());
     let api = MasterApi { client: identity.client, doubt, clock };
     let kubelet = Kubelet::new(config, Arc::new(api), engine.clone());
     let server = kubelet.server();
@@ -50,6 +52,7 @@ pub(crate) async fn serve(
         agent_kubelet::serve(listener, tls, server, answering).await;
         "kubelet's server"
     });
+    parts.spawn(async move { match condition.await {} });
     parts.spawn(async move {
         kubelet.run(ended).await;
         "kubelet"
@@ -85,14 +88,8 @@ async fn listen(port: u16) -> Result<TcpListener, Error> {
 /// TLS of the kubelet's API: the serving certificate of the moment, callers from the cluster's roots only.
 fn server_tls(identity: &Identity) -> Result<Arc<ServerConfig>, Error> {
     let fault = |error: rustls::Error| Error::Part("kubelet's TLS", error.into());
-    let mut roots = RootCertStore::empty();
-    for root in &identity.roots {
-        roots.add(root.clone()).map_err(fault)?;
-    }
+    let callers = Arc::new(Callers::new(identity.roots.clone()).map_err(fault)?);
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let callers = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
-        .build()
-        .map_err(|error| Error::Part("kubelet's TLS", error.into()))?;
     let config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(fault)?

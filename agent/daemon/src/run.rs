@@ -6,21 +6,18 @@ use crate::discovery::{self, Location};
 use crate::error::{Error, chain};
 use crate::machine::{self, ImageDescription};
 use crate::time::Clock;
-use crate::{RunArguments, issued, network, node, settings};
-use agent_enroll::{Endpoint, Endpoints, Enroller, Identity, Keeper, Logs, Milestone, Pin, Prover, Settings};
+use crate::{RunArguments, issued, network, node, roots, settings};
+use agent_enroll::{Endpoint, Endpoints, Enroller, Identity, Keeper, Logs, Milestone, Prover, Settings};
 use agent_tpm::Tpm;
 use config_model::MachineConfig;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-/// Between two looks for the pin that the master of this machine leaves.
+/// Between two looks for the pins that the master of this machine leaves.
 const PIN_POLL: Duration = Duration::from_millis(250);
-/// Longest text that is read as a pin: `sha256:` and 64 digits, with room for line ends.
-const PIN_LIMIT: usize = 128;
 
 /// SIGTERM or SIGINT.
 pub(crate) struct Ending {
@@ -125,6 +122,10 @@ async fn operate(
         () = ending.asked() => return Ok(()),
         Some(part) = tasks.join_next() => return part.unwrap_or_else(|error| Err(Error::Part("attestor", error.into()))),
     };
+    if founds {
+        let (path, pins) = (arguments.run.join("ca-pin"), identity.pins.clone());
+        tasks.spawn(async move { match roots::follow(path, pins).await {} });
+    }
     tasks.spawn(async move { Err(Error::Part("keeper of the identity", keeper.keep().await.into())) });
     let outcome = node::serve(arguments, &machine, &image, (identity, doubt, clock), ending, &mut tasks).await;
     tasks.shutdown().await;
@@ -169,9 +170,9 @@ async fn enroll(
 async fn own_master(arguments: &RunArguments) -> Result<Location, Error> {
     let path = arguments.run.join("ca-pin");
     say("waiting for this machine's master to be bootstrapped (`pratique bootstrap`)");
-    let pin = loop {
-        match read_pin(&path) {
-            Some(pin) => break pin,
+    let pins = loop {
+        match roots::read_pins(&path) {
+            Some(pins) => break pins,
             None => sleep(PIN_POLL).await,
         }
     };
@@ -179,27 +180,5 @@ async fn own_master(arguments: &RunArguments) -> Result<Location, Error> {
     let endpoints = Endpoint::new(&address.ip().to_string(), address.port())
         .and_then(|endpoint| Endpoints::new(vec![endpoint]))
         .ok_or_else(|| Error::NotForAnAgent(format!("{address} is no address that TLS can name")))?;
-    Ok(Location::new(endpoints, vec![pin]))
-}
-
-/// The pin, if the file is there and whole.
-fn read_pin(path: &Path) -> Option<Pin> {
-    let text = std::fs::read_to_string(path).ok().filter(|text| text.len() <= PIN_LIMIT)?;
-    text.trim().parse::<config_model::format::Pin>().ok().map(|pin| pin.0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_pin_is_taken_only_whole() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join("ca-pin");
-        assert_eq!(read_pin(&path), None);
-        std::fs::write(&path, "sha256:00").expect("a file");
-        assert_eq!(read_pin(&path), None);
-        std::fs::write(&path, format!("sha256:{}\n", "0a".repeat(32))).expect("a file");
-        assert_eq!(read_pin(&path), Some([10; 32]));
-    }
+    Ok(Location::new(endpoints, pins))
 }

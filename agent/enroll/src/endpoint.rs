@@ -1,7 +1,7 @@
 //! Where masters are, and a TLS 1.3 connection to the first that answers.
 
 use crate::Error;
-use crate::pin::{PinnedVerifier, Pins};
+use crate::pin::{PinnedVerifier, Pins, not_pinned};
 use rustls::client::{ResolvesClientCert, Resumption};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::ServerName;
@@ -117,7 +117,10 @@ impl Endpoint {
         timeout(HANDSHAKE_TIMEOUT, handshake)
             .await
             .unwrap_or_else(|_elapsed| Err(std::io::ErrorKind::TimedOut.into()))
-            .map_err(|source| Error::Handshake { endpoint: self.to_string(), source })
+            .map_err(|source| match not_pinned(&source) {
+                Some(why) => Error::NotPinned { endpoint: self.to_string(), why },
+                None => Error::Handshake { endpoint: self.to_string(), source },
+            })
     }
 }
 

@@ -4,14 +4,13 @@ use crate::Error;
 use crate::client::MasterClient;
 use crate::endpoint::Endpoints;
 use crate::exchange::{Accepted, Cost, Party, Step, blocking};
-use crate::identity::Slot;
+use crate::identity::{Roots, Slot};
 use crate::keys::NodeKey;
 use crate::pace::{Backoff, Cadence, Next, fraction, spread};
 use crate::pin::Pins;
 use crate::prover::Prover;
 use crate::request::install;
 use config_attest::wire::Claims;
-use rustls::pki_types::CertificateDer;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -90,8 +89,12 @@ pub struct Identity {
     pub client: MasterClient,
     /// The kubelet API's certificate; swapped at each renewal.
     pub serving: Arc<Slot>,
+    /// The client certificate that `client` shows; swapped at each renewal.
+    pub certificate: Arc<Slot>,
+    /// The pins by which masters are known.
+    pub pins: Pins,
     /// The cluster's pinned roots, by which the master is known as a client.
-    pub roots: Vec<CertificateDer<'static>>,
+    pub roots: Roots,
 }
 
 /// Joins, and joins again, until the end of the process.
@@ -100,6 +103,7 @@ pub struct Enroller {
     report: Report,
     client: Arc<Slot>,
     serving: Arc<Slot>,
+    roots: Roots,
     turn: usize,
 }
 
@@ -126,21 +130,23 @@ impl Enroller {
         let node_key = blocking(move || Ok(NodeKey::new(tpm)?)).await?;
         let Settings { endpoints, pins, claims } = settings;
         let party = Party { endpoints, pins, prover, node_key, claims };
-        Ok(Self { party, report, client: Arc::default(), serving: Arc::default(), turn: 0 })
+        let (client, serving, roots) = (Arc::default(), Arc::default(), Vec::new().into());
+        Ok(Self { party, report, client, serving, roots, turn: 0 })
     }
 
     /// Tries to join until the master accepts. Cancel by dropping: nothing is left behind but a half-open session.
     pub async fn enroll(mut self) -> Result<(Identity, Keeper), Error> {
         let accepted = self.join().await;
-        let installed = self.put_in_use(&accepted)?;
+        self.put_in_use(&accepted)?;
         let cadence = Cadence::new(Duration::ZERO, accepted.certificates.renew_after_seconds, fraction());
         let client =
             MasterClient::new(self.party.endpoints.clone(), self.party.pins.clone(), Arc::clone(&self.client))?;
         let node = accepted.certificates.node_name.clone();
         let not_after = accepted.certificates.not_after;
         (self.report)(&Milestone::Enrolled { node: &node, not_after, cost: accepted.cost });
-        let serving = Arc::clone(&self.serving);
-        let identity = Identity { node, client: client.clone(), serving, roots: installed };
+        let (serving, certificate) = (Arc::clone(&self.serving), Arc::clone(&self.client));
+        let (pins, roots) = (self.party.pins.clone(), self.roots.clone());
+        let identity = Identity { node, client: client.clone(), serving, certificate, pins, roots };
         Ok((identity, Keeper { enroller: self, client, cadence, start: Instant::now() }))
     }
 
@@ -194,12 +200,13 @@ impl Enroller {
             .map(|_| accepted)
     }
 
-    fn put_in_use(&self, accepted: &Accepted) -> Result<Vec<CertificateDer<'static>>, Error> {
+    fn put_in_use(&self, accepted: &Accepted) -> Result<(), Error> {
         let Accepted { certificates, requests, .. } = accepted;
         let installed = install(requests, certificates, &self.party.node_key, &self.party.pins.get())?;
         self.client.set(installed.client);
         self.serving.set(installed.serving);
-        Ok(installed.roots)
+        self.roots.replace(installed.roots);
+        Ok(())
     }
 }
 

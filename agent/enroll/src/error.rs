@@ -38,6 +38,14 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// The server shows no root that is pinned.
+    #[error("{endpoint} is not a master that the pins allow: {why}")]
+    NotPinned {
+        /// The master's address.
+        endpoint: String,
+        /// What it showed, what is pinned, and what to do.
+        why: String,
+    },
     /// TLS could not be set up.
     #[error("TLS cannot be set up")]
     Tls(#[source] rustls::Error),

@@ -1,7 +1,9 @@
 //! Certificates in use, swapped whole when they are renewed.
 
+use crate::pin::{Pins, ShownRoot, pins_text};
 use rustls::SignatureScheme;
 use rustls::client::ResolvesClientCert;
+use rustls::pki_types::CertificateDer;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -40,4 +42,58 @@ impl ResolvesServerCert for Slot {
     fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         self.get()
     }
+}
+
+/// The cluster's roots that are pinned, by which the master is known as a client. Clones share them: a renewal brings those
+/// of the moment.
+#[derive(Debug, Clone)]
+pub struct Roots(Arc<RwLock<Arc<[CertificateDer<'static>]>>>);
+
+impl From<Vec<CertificateDer<'static>>> for Roots {
+    fn from(roots: Vec<CertificateDer<'static>>) -> Self {
+        Self(Arc::new(RwLock::new(roots.into())))
+    }
+}
+
+impl Roots {
+    /// Those of the moment.
+    pub fn get(&self) -> Arc<[CertificateDer<'static>]> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn replace(&self, roots: Vec<CertificateDer<'static>>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = roots.into();
+    }
+}
+
+/// What a node lacks to go on when the root is rotated.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Standing {
+    /// Nothing: every root that the master shows is pinned, and the node's certificate leads to each. Their pins.
+    Ready(Vec<String>),
+    /// A root is not pinned.
+    PinMissing(String),
+    /// The node's certificate ends with another root.
+    CertificateOld(String),
+}
+
+/// Whether a node is ready for each of the roots that its master showed last; `None` where it showed none yet.
+pub fn standing(pins: &Pins, certificate: &Slot) -> Option<Standing> {
+    let (shown, pinned) = (pins.shown(), pins.get());
+    let chain = certificate.get()?;
+    let names = issuers(&chain.cert);
+    let text = |root: &ShownRoot| pins_text([&root.pin]);
+    if let Some(root) = shown.iter().find(|root| !pinned.contains(&root.pin)) {
+        return Some(Standing::PinMissing(text(root)));
+    }
+    if let Some(root) = shown.iter().find(|root| !names.contains(&root.name)) {
+        return Some(Standing::CertificateOld(text(root)));
+    }
+    (!shown.is_empty()).then(|| Standing::Ready(shown.iter().map(text).collect()))
+}
+
+/// The names of whoever signed the certificates of a chain.
+fn issuers(chain: &[CertificateDer<'_>]) -> Vec<Vec<u8>> {
+    let parsed = chain.iter().filter_map(|der| x509_parser::parse_x509_certificate(der).ok());
+    parsed.map(|(_, certificate)| certificate.issuer().as_raw().to_vec()).collect()
 }

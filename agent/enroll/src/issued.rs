@@ -89,8 +89,9 @@ pub fn put_in_use(issued: Issued, endpoints: Endpoints, pins: Pins) -> Result<(I
         slot.set(CertifiedKey::new(chain, Arc::clone(&key)));
         Arc::new(slot)
     };
-    let client = MasterClient::new(endpoints, pins, slot(certificate))?;
-    Ok((Identity { node, client, serving: slot(serving_certificate), roots }, Ending { not_after }))
+    let (certificate, serving) = (slot(certificate), slot(serving_certificate));
+    let client = MasterClient::new(endpoints, pins.clone(), Arc::clone(&certificate))?;
+    Ok((Identity { node, client, serving, certificate, pins, roots: roots.into() }, Ending { not_after }))
 }
 
 /// The signing key and its SubjectPublicKeyInfo.

@@ -4,32 +4,93 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::crypto::{CryptoProvider, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, TrustAnchor, UnixTime};
 use rustls::{CertificateError, DigitallySignedStruct, Error, PeerMisbehaved, SignatureScheme};
+use std::io;
 use std::sync::{Arc, PoisonError, RwLock};
 use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
+use x509_parser::certificate::X509Certificate;
 
 /// SHA-256 of the `SubjectPublicKeyInfo` DER of a cluster's root certificate.
 pub type Pin = [u8; 32];
 
-/// The pins in force. Clones share them: where a signed document names others, all follow.
+/// A root that a verified master showed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShownRoot {
+    /// SHA-256 of its SubjectPublicKeyInfo.
+    pub pin: Pin,
+    /// Its name, DER.
+    pub(crate) name: Vec<u8>,
+}
+
+/// The pins in force, and the roots that the master showed when it was last verified. Clones share them: where a signed
+/// document names others, all follow.
 #[derive(Debug, Clone)]
-pub struct Pins(Arc<RwLock<Arc<[Pin]>>>);
+pub struct Pins {
+    pins: Arc<RwLock<Arc<[Pin]>>>,
+    shown: Arc<RwLock<Arc<[ShownRoot]>>>,
+}
 
 impl From<Vec<Pin>> for Pins {
     fn from(pins: Vec<Pin>) -> Self {
-        Self(Arc::new(RwLock::new(pins.into())))
+        Self { pins: Arc::new(RwLock::new(pins.into())), shown: Arc::new(RwLock::new(Vec::new().into())) }
     }
 }
 
 impl Pins {
     /// Others from now on; open connections stay.
     pub fn replace(&self, pins: Vec<Pin>) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = pins.into();
+        *self.pins.write().unwrap_or_else(PoisonError::into_inner) = pins.into();
     }
 
     /// Those of the moment.
-    pub(crate) fn get(&self) -> Arc<[Pin]> {
-        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    pub fn get(&self) -> Arc<[Pin]> {
+        Arc::clone(&self.pins.read().unwrap_or_else(PoisonError::into_inner))
     }
+
+    /// By which roots the master said it is known, pinned ones and others; they are worth no more than their pins.
+    pub fn shown(&self) -> Arc<[ShownRoot]> {
+        Arc::clone(&self.shown.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn note(&self, shown: Vec<ShownRoot>) {
+        *self.shown.write().unwrap_or_else(PoisonError::into_inner) = shown.into();
+    }
+}
+
+/// A server that may be the master, but shows no root that is pinned.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the server is known by {shown}, and this machine's pins are {pinned}: if the cluster's root was rotated, the machine needs \
+     its new pin in `ca_pins` (`pratique root show` prints it); if not, this is not the master"
+)]
+struct NotPinned {
+    shown: String,
+    pinned: String,
+}
+
+/// Why a handshake failed, where no root was pinned.
+pub(crate) fn not_pinned(error: &io::Error) -> Option<String> {
+    let error = error.get_ref()?.downcast_ref::<Error>()?;
+    let Error::InvalidCertificate(CertificateError::Other(other)) = error else { return None };
+    other.0.downcast_ref::<NotPinned>().map(ToString::to_string)
+}
+
+/// `sha256:` and hex of pins, for a person.
+pub fn pins_text<'a>(pins: impl IntoIterator<Item = &'a Pin>) -> String {
+    let text = |pin: &Pin| config_attest::Digest(*pin).to_text();
+    let all: Vec<String> = pins.into_iter().map(text).collect();
+    if all.is_empty() { "none".to_owned() } else { all.join(", ") }
+}
+
+/// The roots among certificates: those that name themselves as their issuer.
+fn roots_of(certificates: &[CertificateDer<'_>]) -> Vec<ShownRoot> {
+    let parsed = certificates.iter().filter_map(|der| x509_parser::parse_x509_certificate(der).ok());
+    let own = |certificate: &X509Certificate<'_>| certificate.issuer().as_raw() == certificate.subject().as_raw();
+    let roots = parsed.map(|(_, parsed)| parsed).filter(own);
+    let root = |root: X509Certificate<'_>| {
+        let pin = ring::digest::digest(&ring::digest::SHA256, root.public_key().raw).as_ref().try_into().ok()?;
+        Some(ShownRoot { pin, name: root.subject().as_raw().to_vec() })
+    };
+    roots.filter_map(root).collect()
 }
 
 /// Certificates that a server may show; leaf, intermediate and root are three, rotation adds a few.
@@ -76,7 +137,10 @@ impl ServerCertVerifier for PinnedVerifier {
         let anchors: Vec<TrustAnchor<'_>> =
             roots.into_iter().filter_map(|root| anchor_from_trusted_cert(root).ok()).collect();
         if anchors.is_empty() {
-            return Err(CertificateError::UnknownIssuer.into());
+            let shown = roots_of(intermediates);
+            let fault =
+                NotPinned { shown: pins_text(shown.iter().map(|root| &root.pin)), pinned: pins_text(pins.iter()) };
+            return Err(CertificateError::Other(rustls::OtherError(Arc::new(fault))).into());
         }
         let others: Vec<CertificateDer<'_>> = others.into_iter().cloned().collect();
         let leaf = EndEntityCert::try_from(end_entity).map_err(refused)?;
@@ -91,6 +155,7 @@ impl ServerCertVerifier for PinnedVerifier {
         )
         .map_err(refused)?;
         leaf.verify_is_valid_for_subject_name(server_name).map_err(refused)?;
+        self.pins.note(roots_of(intermediates));
         Ok(ServerCertVerified::assertion())
     }
 

@@ -10,6 +10,7 @@ pub mod machine;
 pub mod policy;
 pub mod pratique;
 pub mod quantity;
+pub mod roots;
 pub mod taints;
 
 pub use k8s_openapi;

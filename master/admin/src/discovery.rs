@@ -86,9 +86,9 @@ async fn create(args: &CreateArgs) -> Result<()> {
     let here = DiscoveryUri { endpoint, cluster: uri.cluster.clone() };
     let document = served(&here, public.pin, generation).await?;
     // The master says by which root it is known; the admin knows better, since he proved it.
-    let root = x509_parser::parse_x509_certificate(&api.root).ok().map(|(_, root)| pin_of(root.public_key().raw));
-    if !root.is_some_and(|root| document.ca_pins.contains(&root)) {
-        let why = "they do not have the root of the kubeconfig";
+    let mut known = api.roots.iter().filter_map(|root| master_ca::spki_of(root));
+    if !known.all(|spki| document.ca_pins.contains(&pin_of(&spki))) {
+        let why = "they do not have the roots of the kubeconfig";
         return Err(Error::input("the published ca_pins", why, "use the kubeconfig of this cluster"));
     }
     tell(&format!("the master has published generation {generation}; in workers' user-data, instead of [master]:"));

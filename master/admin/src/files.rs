@@ -38,6 +38,22 @@ pub(crate) fn write_private(path: &Path, bytes: &[u8], replace: bool) -> Result<
     file.write_all(bytes).and_then(|()| file.sync_all()).map_err(Error::file("write", path))
 }
 
+/// Replaces a file of the admin's by a neighbour and a rename, so that a key in it is never lost half way.
+pub(crate) fn replace_private(path: &Path, bytes: &[u8]) -> Result<()> {
+    let mut neighbour = path.as_os_str().to_owned();
+    neighbour.push(".new");
+    let neighbour = Path::new(&neighbour);
+    // What an earlier run left behind goes; a file that is there would keep its mode.
+    match std::fs::remove_file(neighbour) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(Error::file("replace", neighbour)(error));
+        }
+        Ok(()) | Err(_) => {}
+    }
+    write_private(neighbour, bytes, false)?;
+    std::fs::rename(neighbour, path).map_err(Error::file("replace", path))
+}
+
 /// Prints a line for the admin.
 pub(crate) fn say(text: &str) {
     // A closed pipe is the reader's choice.

@@ -60,7 +60,8 @@ pub(crate) struct IssueArgs {
     /// Where the machine finds its master [default: the kubeconfig's server]. Repeat for more.
     #[arg(long, value_name = "https://HOST:PORT")]
     endpoint: Vec<String>,
-    /// The machine's document without `[identity]`; made from the other arguments where none is given.
+    /// The machine's document without `[identity]`, with `[master]` or `[discovery]`; made from the other arguments where none
+    /// is given.
     #[arg(long, value_name = "FILE")]
     user_data: Option<PathBuf>,
     /// The file for the machine's user-data; must not exist.
@@ -93,7 +94,7 @@ async fn issue(args: &IssueArgs) -> Result<()> {
     let client = certify(args, &mut api, &key, STATIC_CLIENT_SIGNER, Vec::new()).await?;
     let serving = certify(args, &mut api, &key, STATIC_SERVING_SIGNER, names).await?;
     let mut text = Zeroizing::new(base);
-    section(&mut text, &api.root, &client, &serving)?;
+    section(&mut text, &api.roots, &client, &serving)?;
     match &ek {
         Some(spki) => wrapped(&mut text, spki, &key)?,
         None => plaintext(&mut text, &key)?,
@@ -154,36 +155,38 @@ impl rcgen::SigningKey for Key {
 fn base(args: &IssueArgs, api: &Api) -> Result<String> {
     let Some(path) = &args.user_data else {
         let endpoints = if args.endpoint.is_empty() { vec![api.server.clone()] } else { args.endpoint.clone() };
-        let (name, pin) = (&args.name, master_ca::spki_hash(&spki_of(&api.root)));
+        let pins = api.roots.iter().filter_map(|root| master_ca::spki_of(root));
+        let (name, pins) = (&args.name, pins.map(|spki| master_ca::spki_hash(&spki)).collect::<Vec<_>>());
         return Ok(format!(
-            "version = 1\n\n[machine]\nname = \"{name}\"\n\n[master]\nendpoints = {endpoints:?}\nca_pins = [\"{pin}\"]\n"
+            "version = 1\n\n[machine]\nname = \"{name}\"\n\n[master]\nendpoints = {endpoints:?}\nca_pins = {pins:?}\n"
         ));
     };
     let (text, at) = (files::read_text(path)?, path.display().to_string());
+    fits(&text, at, &args.name)?;
+    Ok(text)
+}
+
+/// Whether a document can be completed to one of a static machine of this name.
+fn fits(text: &str, at: String, name: &str) -> Result<()> {
     match config_model::parse(text.as_bytes(), &at) {
         Ok(Document::Machine(machine)) => {
             let fault = |why: &str, cure: &str| Err(Error::input(&at, why, cure));
             if machine.identity.is_some() {
                 return fault("it has an `[identity]`", "take that out; it is made here");
             }
-            if machine.master().is_none() {
-                return fault("it has no `[master]`", "say where the master is");
+            if machine.cluster().is_some() {
+                return fault("it founds a cluster", "say where the master is, by `[master]` or `[discovery]`");
             }
-            if machine.name.as_ref().map(config_model::format::NodeName::as_str) != Some(args.name.as_str()) {
+            if machine.name.as_ref().map(config_model::format::NodeName::as_str) != Some(name) {
                 return fault("its `machine.name` is another", "give it the name of --name");
             }
-            Ok(text)
+            Ok(())
         }
         Ok(other) => {
             Err(Error::input(at, format!("a document of kind `{}`", other.kind()), "name a machine's document"))
         }
         Err(faults) => Err(Error::Faults(faults.to_string())),
     }
-}
-
-fn spki_of(certificate: &[u8]) -> Vec<u8> {
-    use x509_parser::prelude::{FromDer as _, X509Certificate};
-    X509Certificate::from_der(certificate).map(|(_, parsed)| parsed.public_key().raw.to_vec()).unwrap_or_default()
 }
 
 /// Makes the Machine, or brings a static one up to these arguments.
@@ -250,8 +253,8 @@ async fn certify(args: &IssueArgs, api: &mut Api, key: &Key, signer: &str, names
     Err(answer(&path, "no certificate came; `kubectl describe csr` says where it stands"))
 }
 
-fn section(text: &mut String, root: &[u8], client: &str, serving: &str) -> Result<()> {
-    let root = master_ca::pem("CERTIFICATE", root);
+fn section(text: &mut String, roots: &[Vec<u8>], client: &str, serving: &str) -> Result<()> {
+    let root: String = roots.iter().map(|root| master_ca::pem("CERTIFICATE", root)).collect();
     let written = write!(
         text,
         "\n# Made by `pratique issue`. Static: nothing about image or configuration is proven, nobody renews it.\n\
@@ -287,4 +290,23 @@ fn check(text: &str) -> Result<()> {
 
 fn answer(what: &str, why: &str) -> Error {
     Error::Answer { what: what.to_owned(), why: why.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fits;
+
+    #[test]
+    fn a_machine_that_finds_its_master_can_be_static_too() {
+        let pin = format!("sha256:{}", "0a".repeat(32));
+        let machine = "version = 1\n[machine]\nname = \"w\"\n";
+        let uri = "http://d:80/v1/clusters/0123456789abcdef0123456789abcdef";
+        let discovery = format!("{machine}[discovery]\nuris = [\"{uri}\"]\npins = [\"{pin}\"]\n");
+        let master = format!("{machine}[master]\nendpoints = [\"https://m:6443\"]\nca_pins = [\"{pin}\"]\n");
+        let founds = format!("{machine}[cluster]\nname = \"lab\"\nadmin_key = \"{pin}\"\n");
+        let of = |text: &str, name: &str| fits(text, "w.toml".to_owned(), name).map_err(|error| error.to_string());
+        assert_eq!((of(&discovery, "w"), of(&master, "w")), (Ok(()), Ok(())));
+        assert!(of(&discovery, "v").unwrap_err().contains("machine.name"));
+        assert!(of(&founds, "w").unwrap_err().contains("founds"));
+    }
 }

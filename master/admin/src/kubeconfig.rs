@@ -34,8 +34,8 @@ struct Named {
 /// The API as an admin reaches it.
 pub(crate) struct Api {
     connection: Connection,
-    /// The cluster's root certificate, DER.
-    pub(crate) root: Vec<u8>,
+    /// The cluster's root certificates, DER; at least one.
+    pub(crate) roots: Vec<Vec<u8>>,
     /// `https://host:port`.
     pub(crate) server: String,
 }
@@ -63,12 +63,14 @@ impl Api {
         let key = data(&user, "client-key-data")?;
         let server = cluster.get("server").and_then(Value::as_str).unwrap_or_default().to_owned();
         let roots = master_ca::certificates_of_pem(&String::from_utf8_lossy(&authority));
-        let root = roots.into_iter().next().ok_or_else(|| fault("no certificate of the cluster's root".into()))?;
+        if roots.is_empty() {
+            return Err(fault("no certificate of the cluster's root".into()));
+        }
         let key = PrivateKeyDer::from_pem_slice(&key).map_err(|_no_key| fault("no private key of the user".into()))?;
         let chain = master_ca::certificates_of_pem(&String::from_utf8_lossy(&certificate));
-        let config = tls::proven(&root, chain, key.secret_der().to_vec())?;
+        let config = tls::proven(&roots, chain, key.secret_der().to_vec())?;
         let endpoint = Endpoint::parse(&server)?;
-        Ok(Self { connection: Connection::open(&endpoint, config).await?, root, server: endpoint.url })
+        Ok(Self { connection: Connection::open(&endpoint, config).await?, roots, server: endpoint.url })
     }
 
     /// One request; `None` where the object is not there.
@@ -95,6 +97,52 @@ impl Api {
     }
 }
 
+/// The kubeconfig's text with other roots (PEM) and another certificate (PEM) for its key. Everything else stays, but for
+/// comments and the order of fields.
+pub(crate) fn renewed(path: &Path, text: &str, roots: &str, certificate: &str) -> Result<String> {
+    let fault = |why: &str| Error::input(path.display().to_string(), why, CURE);
+    let mut file: Value = serde_yaml_ng::from_str(text).map_err(|_no_yaml| fault("not a kubeconfig"))?;
+    let current = file["current-context"].clone();
+    let context = |kind: &str| {
+        let named = file["contexts"].as_array()?.iter().find(|entry| entry["name"] == current)?;
+        Some(named["context"][kind].clone())
+    };
+    let (cluster, user) = (context("cluster"), context("user"));
+    let mut set = |list: &str, name: Option<Value>, part: &str, field: &str, pem: &str| {
+        let entry = file[list].as_array_mut()?.iter_mut().find(|entry| Some(&entry["name"]) == name.as_ref())?;
+        entry.get_mut(part)?.as_object_mut()?.insert(field.to_owned(), STANDARD.encode(pem).into())
+    };
+    set("clusters", cluster, "cluster", "certificate-authority-data", roots).ok_or_else(|| fault("no such cluster"))?;
+    set("users", user, "user", "client-certificate-data", certificate).ok_or_else(|| fault("no such user"))?;
+    // What bootstrap wrote is JSON, and stays so.
+    if text.trim_start().starts_with('{') {
+        return Ok(format!("{file:#}\n"));
+    }
+    serde_yaml_ng::to_string(&file).map_err(|error| fault(&error.to_string()))
+}
+
 fn field(list: &[Named], name: &str, kind: &str) -> Option<Value> {
     list.iter().find(|entry| entry.name == name)?.rest.get(kind).cloned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = "current-context: b\ncontexts: [{name: a, context: {cluster: a, user: a}}, {name: b, context: {cluster: \
+                        b, user: ub, namespace: n}}]\nclusters: [{name: a, cluster: {certificate-authority-data: QQ==}}, {name: \
+                        b, cluster: {server: s, certificate-authority-data: QQ==}}]\nusers: [{name: ub, user: \
+                        {client-certificate-data: QQ==, client-key-data: a2V5}}]\n";
+
+    #[test]
+    fn only_the_current_contexts_trust_and_certificate_are_renewed() {
+        let renewed = renewed(Path::new("k"), FILE, "roots", "chain").unwrap();
+        let value: Value = serde_yaml_ng::from_str(&renewed).unwrap();
+        assert_eq!(value["clusters"][0]["cluster"]["certificate-authority-data"], "QQ==");
+        assert_eq!(value["clusters"][1]["cluster"]["certificate-authority-data"], STANDARD.encode("roots"));
+        assert_eq!(value["users"][0]["user"]["client-certificate-data"], STANDARD.encode("chain"));
+        assert_eq!(value["users"][0]["user"]["client-key-data"], "a2V5");
+        assert_eq!(value["contexts"][1]["context"]["namespace"], "n");
+        assert!(super::renewed(Path::new("k"), "current-context: c", "", "").is_err());
+    }
 }

@@ -14,6 +14,7 @@ mod issue;
 mod key;
 mod kubeconfig;
 mod machine;
+mod root;
 mod tls;
 mod verify;
 
@@ -52,6 +53,9 @@ enum Command {
         /// The document.
         file: PathBuf,
     },
+    /// Show the cluster's root, or rotate it: both roots count until the old one is ended.
+    #[command(subcommand)]
+    Root(root::RootCommand),
     /// Check TOML documents and report all faults.
     Check {
         /// The documents.
@@ -74,7 +78,7 @@ enum Command {
     },
     /// Check the log of verdicts offline: every signature, the chain, and that nothing is missing in between.
     Verify(verify::VerifyArgs),
-    /// Open the recovery copy of a cluster's root and service account keys.
+    /// Open the recovery copy of a cluster's root (both, while it is rotated), service account and discovery keys.
     Recover {
         /// The admin's private key.
         #[arg(long)]
@@ -105,6 +109,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Issue(args) => issue::run(args),
         Command::Discovery(command) => discovery::run(command),
         Command::Policy { name, file } => policy(name.as_deref(), file),
+        Command::Root(command) => root::run(command),
         Command::Check { files } => check(files),
         Command::AdminKey { out } => admin_key(out),
         Command::Digest { source, file } => {

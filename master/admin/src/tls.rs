@@ -66,10 +66,12 @@ pub(crate) fn unproven() -> Result<Arc<ClientConfig>> {
     Ok(Arc::new(config))
 }
 
-/// For a proven root, with the admin's certificate.
-pub(crate) fn proven(root: &[u8], chain: Vec<Vec<u8>>, key: Vec<u8>) -> Result<Arc<ClientConfig>> {
+/// For proven roots, with the admin's certificate.
+pub(crate) fn proven(known: &[Vec<u8>], chain: Vec<Vec<u8>>, key: Vec<u8>) -> Result<Arc<ClientConfig>> {
     let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from(root.to_vec())).map_err(Error::Tls)?;
+    for root in known {
+        roots.add(CertificateDer::from(root.clone())).map_err(Error::Tls)?;
+    }
     let chain = chain.into_iter().map(CertificateDer::from).collect();
     let config = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])

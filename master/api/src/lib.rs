@@ -55,7 +55,7 @@ pub use peer::Peer;
 pub use recent::Recent;
 pub use record::{Happening, Recorder, Severity};
 pub use resources::{Meta, OwnerRef, Partial, Resource, Seen, Whole};
-pub use serve::{ServeOptions, TlsError, serve, tls_config};
+pub use serve::{ServeOptions, TlsError, clients_of, serve, tls_config};
 pub use server::{ApiServer, Body, BodyError, body};
 pub use user::UserInfo;
 pub use validate::net::Range;

@@ -11,6 +11,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use rustls::RootCertStore;
+use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ResolvesServerCert, WebPkiClientVerifier};
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -72,19 +73,24 @@ pub enum TlsError {
     Protocol(#[source] rustls::Error),
 }
 
-/// TLS as the server wants it: version 1.3, client certificates asked for and verified against `roots`, callers
-/// without one let in as anonymous, HTTP/2 and HTTP/1.1. `own` chooses the server's certificate for each
-/// handshake, so that it can be renewed while serving.
-pub fn tls_config(own: Arc<dyn ResolvesServerCert>, roots: RootCertStore) -> Result<rustls::ServerConfig, TlsError> {
+/// Client certificates asked for and verified against `roots`, callers without one let in as anonymous.
+pub fn clients_of(roots: RootCertStore) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
-        .allow_unauthenticated()
-        .build()
-        .map_err(TlsError::Roots)?;
+    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+    builder.allow_unauthenticated().build().map_err(TlsError::Roots)
+}
+
+/// TLS as the server wants it: version 1.3, HTTP/2 and HTTP/1.1. `own` chooses the server's certificate and `clients`
+/// verifies the client's for each handshake, so that both can change while serving.
+pub fn tls_config(
+    own: Arc<dyn ResolvesServerCert>,
+    clients: Arc<dyn ClientCertVerifier>,
+) -> Result<rustls::ServerConfig, TlsError> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = rustls::ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(TlsError::Protocol)?
-        .with_client_cert_verifier(verifier)
+        .with_client_cert_verifier(clients)
         .with_cert_resolver(own);
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(config)

@@ -75,7 +75,7 @@ fn answer(authority: &Authority, verified: &Verified, issued: &NodeCertificates,
         node_name: verified.node_name().to_owned(),
         client: issued.client.chain_pem(),
         serving: issued.serving.chain_pem(),
-        roots: authority.root_pem(),
+        roots: authority.roots_pem(),
         not_after,
         renew_after_seconds: not_after.saturating_sub(seconds(now)) / 3,
     }

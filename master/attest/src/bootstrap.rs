@@ -35,7 +35,7 @@ pub struct Bootstrap {
     pub admin_key: Option<Digest>,
     /// File in which it is recorded that the cluster was taken.
     pub record: PathBuf,
-    /// File for the root's pin, for the agent of this machine.
+    /// File for the roots' pins, for the agent of this machine.
     pub ca_pin: Option<PathBuf>,
     /// The machine's TPM.
     pub attestor: Option<Attestor>,
@@ -178,7 +178,7 @@ impl BootstrapDesk {
         tracing::info!(admin = admin_key.to_text(), "bootstrapped: the cluster is the admin's");
         Answer::json(&BootstrapAdmitted {
             certificate: issued.chain_pem(),
-            roots: self.authority.root_pem(),
+            roots: self.authority.roots_pem(),
             ca_pin: self.authority.pin(),
         })
     }
@@ -222,9 +222,10 @@ impl BootstrapDesk {
         Ok(())
     }
 
-    fn write_pin(&self) -> Result<(), Error> {
+    /// The roots' pins, one a line, for the agent of this machine.
+    pub(crate) fn write_pin(&self) -> Result<(), Error> {
         let Some(path) = &self.terms.ca_pin else { return Ok(()) };
-        write_whole(path, format!("{}\n", self.authority.pin()).as_bytes())
+        write_whole(path, format!("{}\n", self.authority.pins().join("\n")).as_bytes())
     }
 
     /// Without a TPM: what the configuration says.

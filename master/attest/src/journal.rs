@@ -60,11 +60,19 @@ impl Journal {
         self.recorder.record(about, &Happening { severity, reason, action: "Attesting", message }).await;
     }
 
-    /// The master begins to work.
-    pub(crate) async fn started(&self) {
+    /// The master begins to work, known by roots with these pins.
+    pub(crate) async fn started(&self, pins: &[String]) {
         let mut entry = Entry::of(Kind::Started, "");
-        env!("CARGO_PKG_VERSION").clone_into(&mut entry.message);
+        entry.message = format!("{}, known by {}", env!("CARGO_PKG_VERSION"), pins.join(" and "));
         self.note(entry).await;
+    }
+
+    /// The cluster's own keys are others, by an admin's word.
+    pub(crate) async fn authority(&self, by: &str, message: &str) -> Result<(), Error> {
+        let mut entry = Entry::of(Kind::Authority, "root");
+        by.clone_into(&mut entry.by);
+        message.clone_into(&mut entry.message);
+        self.append(entry).await
     }
 
     /// An admission: no certificate leaves the master before its record is on disk.

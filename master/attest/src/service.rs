@@ -123,7 +123,7 @@ impl AttestationService {
             }
         };
         self.bootstrap.seed_until_done().await;
-        self.journal.started().await;
+        self.journal.started(&self.authority.pins()).await;
         let (tell, told) = mpsc::channel(DECISIONS);
         tokio::join!(
             self.follow_machines(tell),
@@ -208,6 +208,16 @@ impl AttestationService {
                 self.journal.policy(&policy).await;
             }
         }
+    }
+
+    /// The cluster's roots are others: the agent of this machine is told, the log of verdicts goes on under the first of them,
+    /// and says who did what. What was signed before stays good by its own root.
+    pub async fn authority_changed(&self, by: &str, message: &str) -> Result<(), Error> {
+        self.bootstrap.write_pin()?;
+        let authority = Arc::clone(&self.authority);
+        let signer = tokio::task::spawn_blocking(move || authority.log_signer(SystemTime::now()));
+        self.journal.log().go_on_with(signer.await.map_err(Error::Task)?.map_err(Error::Issue)?).await;
+        self.journal.authority(by, message).await
     }
 
     async fn answer(&self, request: Request<Body>, peer: Peer) -> Answer {

@@ -99,6 +99,15 @@ impl VerdictLog {
         told.await.unwrap_or(Err(Error::VerdictsBusy))
     }
 
+    /// Signs with another key from the next record on, which begins a segment. Nothing changes where it is the same.
+    pub(crate) async fn go_on_with(&self, signer: LogSigner) {
+        let mut writer = self.writer.lock().await;
+        if writer.signer.certificate() != signer.certificate() {
+            writer.signer = signer;
+            writer.file = None;
+        }
+    }
+
     /// Everything that is on disk and whole, oldest first.
     pub(crate) fn read(&self) -> Result<Body, Error> {
         let (segment, size) = *self.flushed.lock().unwrap_or_else(PoisonError::into_inner);

@@ -61,6 +61,15 @@ pub enum Error {
     /// A request is not one that the profile allows.
     #[error("the certificate request is refused: {0}")]
     Request(String),
+    /// The root is not to be rotated so, or not now.
+    #[error("{0}")]
+    Rotation(&'static str),
+    /// The clock is before the time at which the authority's keys were made.
+    #[error(
+        "this machine's clock is wrong: it is more than a day before the time at which the cluster's own keys were made, and nothing is \
+         signed by such a clock; set it (on a machine: name time servers in `network.ntp`)"
+    )]
+    Clock,
     /// A recovery copy could not be opened.
     #[error("the recovery copy cannot be opened: {0}")]
     Recovery(&'static str),

@@ -3,12 +3,15 @@
 use crate::authority::{Authority, Identity, Issued};
 use crate::error::{Error, Result};
 use crate::extension::NodeExtension;
+use crate::hierarchy;
 use crate::profile::{self, Profile};
 use crate::request::{ApprovedRequest, Request};
 use config_attest::San;
 use config_attest::verifier::Verified;
 use config_kube::identity::{APISERVER_KUBELET_USER, MASTERS_GROUP};
+use rustls_pki_types::CertificateDer;
 use std::time::{Duration, SystemTime};
+use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 /// What a node gets for a verified proof: both end at the same time.
 #[derive(Debug, Clone)]
@@ -52,6 +55,31 @@ impl Authority {
             return Err(Error::Request("its key is not the admin key of the cluster's configuration".to_owned()));
         }
         self.sign_leaf(&admin_profile(), &request.spki, now, profile::ADMIN_LIFE)
+    }
+
+    /// Signs an admin's certificate anew, for the key and the name of his present one. Assumption: the caller showed that
+    /// chain (leaf first) in a TLS handshake, in which it was verified.
+    pub fn renew_admin(&self, chain: &[CertificateDer<'_>], now: SystemTime) -> Result<Issued> {
+        let refuse = |why: &str| Error::Request(why.to_owned());
+        let (leaf, above) = chain.split_first().ok_or_else(|| refuse("it was not asked for with a certificate"))?;
+        let roots = self.roots();
+        // One of another authority, which the configuration lets in as a client, gets no certificate of this one.
+        if !above.iter().any(|issuer| roots.iter().any(|root| hierarchy::issued_by(issuer, root))) {
+            return Err(refuse("the present certificate is not one of the cluster's own"));
+        }
+        let (_, leaf) = X509Certificate::from_der(leaf).map_err(|_opaque| refuse("it is not a certificate"))?;
+        let name = |value: Option<&x509_parser::x509::AttributeTypeAndValue<'_>>| {
+            value.and_then(|value| value.as_str().ok()).unwrap_or_default().to_owned()
+        };
+        let (user, group) = (
+            name(leaf.subject().iter_common_name().next()),
+            name(leaf.subject().iter_organization().find(|group| group.as_str().ok() == Some(MASTERS_GROUP))),
+        );
+        if user.is_empty() || group.is_empty() {
+            return Err(refuse("the present certificate is not an admin's"));
+        }
+        let profile = Profile::Client { user, group: Some(group) };
+        self.sign_leaf(&profile, leaf.public_key().raw, now, profile::ADMIN_LIFE)
     }
 
     /// An admin's certificate over a key made here: only for a development master without an admin key.

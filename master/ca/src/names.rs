@@ -19,6 +19,11 @@ pub fn hex(bytes: &[u8]) -> String {
     })
 }
 
+/// The SubjectPublicKeyInfo DER of a certificate; `None` where the bytes aren't one.
+pub fn spki_of(certificate: &[u8]) -> Option<Vec<u8>> {
+    X509Certificate::from_der(certificate).ok().map(|(_, parsed)| parsed.public_key().raw.to_vec())
+}
+
 /// Hex of a certificate's serial number, without leading zeroes; `None` where the bytes aren't a certificate.
 pub fn serial_of(certificate: &[u8]) -> Option<String> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;

@@ -140,21 +140,20 @@ pub fn is_dns_name(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(label)
 }
 
-/// The root's parameters.
-pub(crate) fn root(cluster: &str, now: SystemTime) -> Result<CertificateParams> {
+/// A root's parameters; one that is not the cluster's first carries its serial in its name, so that two are never confused.
+pub(crate) fn root(cluster: &str, first: bool, now: SystemTime) -> Result<CertificateParams> {
     let mut params = base(now, now + ROOT_LIFE)?;
-    params.distinguished_name = name(None, &format!("pratique root of {cluster}"));
+    let subject = if first { "pratique root".to_owned() } else { format!("pratique root {}", tail(&params)) };
+    params.distinguished_name = name(None, &format!("{subject} of {cluster}"));
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(1));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     Ok(params)
 }
 
 /// An intermediate's parameters; its name carries the serial so that two of them are never confused.
-pub(crate) fn intermediate(cluster: &str, now: SystemTime, until: SystemTime) -> Result<CertificateParams> {
-    let mut params = base(now, until)?;
-    let serial = params.serial_number.as_ref().map(SerialNumber::to_bytes).unwrap_or_default();
-    let tail = crate::names::hex(&serial[..serial.len().min(4)]);
-    params.distinguished_name = name(None, &format!("pratique issuer {tail} of {cluster}"));
+pub(crate) fn intermediate(cluster: &str, now: SystemTime) -> Result<CertificateParams> {
+    let mut params = base(now, now + INTERMEDIATE_LIFE)?;
+    params.distinguished_name = name(None, &format!("pratique issuer {} of {cluster}", tail(&params)));
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     params.use_authority_key_identifier_extension = true;
@@ -171,6 +170,12 @@ pub(crate) fn log(cluster: &str, now: SystemTime, until: SystemTime) -> Result<C
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::Other(vec![1, 3, 6, 1, 5, 5, 7, 3, 36])];
     params.use_authority_key_identifier_extension = true;
     Ok(params)
+}
+
+/// The beginning of the serial number.
+fn tail(params: &CertificateParams) -> String {
+    let serial = params.serial_number.as_ref().map(SerialNumber::to_bytes).unwrap_or_default();
+    crate::names::hex(&serial[..serial.len().min(4)])
 }
 
 fn base(now: SystemTime, until: SystemTime) -> Result<CertificateParams> {
@@ -198,7 +203,7 @@ fn serial() -> Result<SerialNumber> {
     Ok(SerialNumber::from_slice(&bytes))
 }
 
-fn moment(time: SystemTime) -> Result<OffsetDateTime> {
+pub(crate) fn moment(time: SystemTime) -> Result<OffsetDateTime> {
     let seconds = time.duration_since(UNIX_EPOCH).map_err(|_opaque| Error::Key("the clock is before 1970"))?.as_secs();
     i64::try_from(seconds)
         .ok()

@@ -65,11 +65,11 @@ fn a_restart_finds_the_same_root_and_intermediate() {
     let folder = tempfile::tempdir().unwrap();
     let now = SystemTime::now();
     let first = open(folder.path(), now);
-    let (pin, intermediate) = (first.pin(), first.intermediate());
+    let (pin, intermediate) = (first.pin(), first.intermediates());
     drop(first);
     let second = open(folder.path(), now);
     assert_eq!(second.pin(), pin);
-    assert_eq!(second.intermediate(), intermediate);
+    assert_eq!(second.intermediates(), intermediate);
 }
 
 #[test]
@@ -78,15 +78,15 @@ fn the_intermediate_rotates_and_old_leaves_stay_good() {
     let now = SystemTime::now();
     let authority = open(folder.path(), now);
     let before = authority.make_kubelet_client(now).unwrap();
-    let old = authority.intermediate();
+    let old = authority.intermediates();
     assert!(!authority.renew_if_due(now).unwrap());
     let later = now + profile::INTERMEDIATE_LIFE / 2 + Duration::from_secs(1);
     assert!(authority.renew_if_due(later).unwrap());
-    assert_ne!(authority.intermediate(), old);
+    assert_ne!(authority.intermediates(), old);
     assert!(verify(&authority, &before.issued.chain(), webpki::KeyUsage::client_auth(), now));
     let after = authority.make_kubelet_client(later).unwrap();
     assert!(verify(&authority, &after.issued.chain(), webpki::KeyUsage::client_auth(), later));
-    assert_eq!(open(folder.path(), later).intermediate(), authority.intermediate());
+    assert_eq!(open(folder.path(), later).intermediates(), authority.intermediates());
 }
 
 #[test]

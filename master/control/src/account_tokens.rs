@@ -10,6 +10,7 @@ use config_kube::k8s_openapi::ByteString;
 use config_kube::k8s_openapi::api::core::v1::{Secret, ServiceAccount};
 use master_api::{ApiError, Client, DeleteParams, Reason};
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 /// Which secrets they are.
 pub(crate) const TYPE: &str = "kubernetes.io/service-account-token";
@@ -33,12 +34,12 @@ pub(crate) const RIGHTS: &[Right] = &[
 /// The controller.
 #[derive(Debug, Default)]
 pub(crate) struct AccountTokens {
-    root: String,
+    root: Option<watch::Receiver<String>>,
 }
 
 impl AccountTokens {
-    pub(crate) fn new(root: Option<String>) -> Self {
-        Self { root: root.unwrap_or_default() }
+    pub(crate) fn new(root: Option<watch::Receiver<String>>) -> Self {
+        Self { root }
     }
 }
 
@@ -52,7 +53,8 @@ impl Controller for AccountTokens {
     }
 
     fn plan(&mut self, observed: &Observed, _: Now) -> Plan {
-        let root = fingerprint(&self.root);
+        let pem = self.root.as_ref().map(|root| root.borrow().clone()).unwrap_or_default();
+        let root = fingerprint(&pem);
         let wrong = observed.account_tokens.iter().filter(|(key, facts)| {
             let account = Key::new(&key.namespace, &facts.account);
             !facts.filled || facts.root != root || !observed.service_accounts.contains(&account)
@@ -60,7 +62,7 @@ impl Controller for AccountTokens {
         let write = |(key, facts): (&Key, &crate::observe::AccountTokenFacts)| Write::FillToken {
             key: key.clone(),
             uid: facts.uid.clone(),
-            root: self.root.clone(),
+            root: pem.clone(),
         };
         Plan { writes: wrong.map(write).collect(), again: None }
     }

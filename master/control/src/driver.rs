@@ -11,6 +11,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::sync::watch;
 
 /// Writes that may be under way at once.
 const IN_FLIGHT: usize = 64;
@@ -105,8 +106,8 @@ pub fn rights() -> Vec<(&'static str, &'static [Right])> {
 pub struct Options {
     /// Silence after which a node is not ready.
     pub node_grace: Duration,
-    /// The root's certificate (PEM) that is published in every namespace.
-    pub root_ca: Option<String>,
+    /// The roots' certificates (PEM) that are published in every namespace; others are published when they change.
+    pub root_ca: Option<watch::Receiver<String>>,
 }
 
 impl Default for Options {
@@ -147,6 +148,7 @@ pub async fn run(client: Client, options: Options, shutdown: impl Future<Output 
     let mut writes: FuturesUnordered<BoxFuture<'static, Written>> = FuturesUnordered::new();
     let mut shutdown = std::pin::pin!(shutdown);
     let mut looked = Instant::now();
+    let mut roots = options.root_ca.clone();
     loop {
         let sleep = tokio::time::sleep_until(driver.wake().min(looked + LOOK).into());
         // All arms are cancel-safe: followers and streams keep what they have not handed out.
@@ -160,6 +162,7 @@ pub async fn run(client: Client, options: Options, shutdown: impl Future<Output 
                 }
             }
             Some(written) = writes.next() => driver.written(written),
+            () = another(&mut roots) => [Kind::RootCa, Kind::AccountToken].into_iter().for_each(|kind| driver.due(kind)),
             () = sleep => {}
         }
         if looked.elapsed() >= LOOK {
@@ -168,6 +171,18 @@ pub async fn run(client: Client, options: Options, shutdown: impl Future<Output 
         }
         let room = IN_FLIGHT.saturating_sub(writes.len());
         writes.extend(driver.plan(now(), room));
+    }
+}
+
+/// Waits for other roots than were seen. Cancel-safe.
+async fn another(roots: &mut Option<watch::Receiver<String>>) {
+    let changed = match roots {
+        Some(roots) => roots.changed().await.is_ok(),
+        None => false,
+    };
+    if !changed {
+        // Nobody changes them, or not any more.
+        std::future::pending::<()>().await;
     }
 }
 
@@ -233,6 +248,11 @@ impl Driver {
         if self.unseen.remove(&kind) && self.unseen.is_empty() {
             self.turns.iter_mut().for_each(|turn| turn.due = Some(Instant::now()));
         }
+        self.due(kind);
+    }
+
+    /// Whoever follows this kind is to plan.
+    fn due(&mut self, kind: Kind) {
         for turn in self.turns.iter_mut().filter(|turn| turn.controller.follows().contains(&kind)) {
             turn.due = Some(Instant::now());
         }

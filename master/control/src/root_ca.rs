@@ -1,4 +1,4 @@
-//! Root CA publisher: every namespace has a config map by which pods know the API server.
+//! Root CA publisher: every namespace has a config map by which pods know the API server; while the root is rotated, by both.
 
 use crate::driver::{Controller, Now, Plan, Right};
 use crate::observe::{Kind, Observed, fingerprint};
@@ -7,6 +7,7 @@ use config_kube::k8s_openapi::api::core::v1::ConfigMap;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use master_api::{ApiError, Client, Patch};
 use serde_json::json;
+use tokio::sync::watch;
 
 /// Name of the config map (upstream's; the volumes of service account tokens refer to it).
 pub(crate) const NAME: &str = "kube-root-ca.crt";
@@ -20,11 +21,11 @@ pub(crate) const RIGHTS: &[Right] =
 /// The controller; without a certificate it publishes nothing.
 #[derive(Debug, Default)]
 pub(crate) struct RootCa {
-    pem: Option<String>,
+    pem: Option<watch::Receiver<String>>,
 }
 
 impl RootCa {
-    pub(crate) fn new(pem: Option<String>) -> Self {
+    pub(crate) fn new(pem: Option<watch::Receiver<String>>) -> Self {
         Self { pem }
     }
 }
@@ -39,8 +40,8 @@ impl Controller for RootCa {
     }
 
     fn plan(&mut self, observed: &Observed, _: Now) -> Plan {
-        let Some(pem) = &self.pem else { return Plan::default() };
-        let right = fingerprint(pem);
+        let Some(pem) = self.pem.as_ref().map(|pem| pem.borrow().clone()) else { return Plan::default() };
+        let right = fingerprint(&pem);
         let active = observed.namespaces.iter().filter(|(_, namespace)| !namespace.terminating);
         let wrong = active.filter_map(|(name, _)| match observed.root_cas.get(name) {
             Some(own) if *own == right => None,

@@ -536,7 +536,7 @@ fn roles_that_gather_get_the_rules_of_those_they_select() {
 
 #[test]
 fn secrets_for_tokens_are_filled_and_go_with_their_account() {
-    let options = Options { root_ca: Some("root".to_owned()), ..Options::default() };
+    let options = Options { root_ca: Some(tokio::sync::watch::channel("root".to_owned()).1), ..Options::default() };
     let mut tokens = controllers(&options)
         .into_iter()
         .find(|controller| controller.name() == "tokens-controller")

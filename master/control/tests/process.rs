@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 /// Silence that these tests wait for; the pure tests show the real one.
@@ -45,7 +46,7 @@ async fn cluster() -> Cluster {
     let own = api.client(UserInfo::authenticated(CONTROLLER_MANAGER_USER, Vec::<String>::new()));
     let run = master_control::run(
         own,
-        master_control::Options { node_grace: GRACE, root_ca: Some(ROOT.to_owned()) },
+        master_control::Options { node_grace: GRACE, root_ca: Some(watch::channel(ROOT.to_owned()).1) },
         std::future::pending(),
     );
     Cluster { admin: api.client(UserInfo::admin("admin")), api, controllers: tokio::spawn(run), _store: store }

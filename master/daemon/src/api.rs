@@ -1,11 +1,11 @@
 //! The API server as the configuration wants it: whom it believes, how it decides, its limits.
 
 use crate::Error;
+use crate::clients::Clients;
 use crate::settings::Settings;
 use config_model::api::{ApiConfig, Authorization};
 use master_api::{Admission, Mode, Options, TokenIssuer, TokenList};
 use master_ca::Authority;
-use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -69,11 +69,7 @@ fn issuer(config: &ApiConfig, authority: &Authority) -> Result<TokenIssuer, Erro
 }
 
 /// The authorities whose client certificates count: the cluster's own, and those of the configuration.
-pub(crate) fn client_roots(settings: &Settings, authority: &Authority) -> Result<RootCertStore, Error> {
-    let mut roots = RootCertStore::empty();
-    roots.add(authority.root()).map_err(Error::Tls)?;
-    for certificate in &settings.cluster.api.client_cas {
-        roots.add(CertificateDer::from(certificate.clone())).map_err(Error::Tls)?;
-    }
-    Ok(roots)
+pub(crate) fn clients(settings: &Settings, authority: Arc<Authority>) -> Result<Clients, Error> {
+    let others = settings.cluster.api.client_cas.iter().map(|der| CertificateDer::from(der.clone()));
+    Clients::new(authority, others.collect())
 }

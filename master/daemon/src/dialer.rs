@@ -16,35 +16,47 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 /// Time for connecting and for TLS.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Connects to nodes with a client certificate of the cluster, renewed when a third of its life is left.
+/// Connects to nodes with a client certificate of the cluster, renewed when a third of its life is left, or under another root.
 #[derive(Debug)]
 pub(crate) struct Dialer {
     authority: Arc<Authority>,
+    means: Mutex<Option<Means>>,
+}
+
+/// What a call needs; made anew when the authority's generation is another.
+#[derive(Debug, Clone)]
+struct Means {
+    generation: u64,
     verifier: Arc<WebPkiServerVerifier>,
-    client: Mutex<Option<Arc<Identity>>>,
+    client: Arc<Identity>,
 }
 
 impl Dialer {
-    /// A dialer that trusts the authority's root.
+    /// A dialer that trusts the authority's roots of the moment.
     pub(crate) fn new(authority: Arc<Authority>) -> Result<Self, crate::Error> {
+        let dialer = Self { authority, means: Mutex::new(None) };
+        dialer.means().map(|_| dialer)
+    }
+
+    fn means(&self) -> Result<Means, crate::Error> {
+        let (now, generation) = (SystemTime::now(), self.authority.generation());
+        let mut slot = self.means.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(means) = slot.as_ref()
+            && means.generation == generation
+            && now < means.client.issued.not_after - profile::MASTER_LIFE / 3
+        {
+            return Ok(means.clone());
+        }
         let mut roots = RootCertStore::empty();
-        roots.add(authority.root()).map_err(crate::Error::Tls)?;
+        for root in self.authority.roots() {
+            roots.add(root).map_err(crate::Error::Tls)?;
+        }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider)
             .build()
             .map_err(|source| crate::Error::Verifier(source.to_string()))?;
-        Ok(Self { authority, verifier, client: Mutex::new(None) })
-    }
-
-    fn identity(&self) -> Result<Arc<Identity>, master_ca::Error> {
-        let now = SystemTime::now();
-        let mut slot = self.client.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(identity) = slot.as_ref()
-            && now < identity.issued.not_after - profile::MASTER_LIFE / 3
-        {
-            return Ok(identity.clone());
-        }
-        let fresh = Arc::new(self.authority.make_kubelet_client(now)?);
+        let client = Arc::new(self.authority.make_kubelet_client(now).map_err(crate::Error::Issue)?);
+        let fresh = Means { generation, verifier, client };
         *slot = Some(fresh.clone());
         Ok(fresh)
     }
@@ -53,8 +65,8 @@ impl Dialer {
         &self,
         target: &NodeTarget,
     ) -> Result<Box<dyn NodeStream>, Box<dyn std::error::Error + Send + Sync>> {
-        let identity = self.identity()?;
-        let verifier = NodeVerifier { inner: self.verifier.clone(), user: node_user(&target.name) };
+        let Means { verifier, client: identity, .. } = self.means()?;
+        let verifier = NodeVerifier { inner: verifier, user: node_user(&target.name) };
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut config = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&rustls::version::TLS13])?

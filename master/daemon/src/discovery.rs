@@ -35,6 +35,8 @@ struct Wish {
     /// Address and credential.
     registrations: Vec<(DiscoveryUri, String)>,
     endpoints: Vec<Endpoint>,
+    /// Pins of the cluster's roots.
+    pins: Vec<Pin>,
 }
 
 /// The publisher.
@@ -66,7 +68,8 @@ impl Publisher {
     async fn round(&mut self) -> Result<(), ApiError> {
         let secret = self.client.get_opt::<Secret>(Some(names::SECRET_NAMESPACE), names::NAME).await?;
         let map = self.client.get_opt::<ConfigMap>(Some(names::PUBLIC_NAMESPACE), names::NAME).await?;
-        let (wish, fault) = match secret.as_ref().map(|secret| wish(secret, &self.own)) {
+        let pins = self.authority.pins().iter().filter_map(|pin| pin.parse().ok()).collect::<Vec<Pin>>();
+        let (wish, fault) = match secret.as_ref().map(|secret| wish(secret, &self.own, &pins)) {
             None => (Wish::default(), None),
             Some(Ok(wish)) => (wish, None),
             Some(Err(fault)) => (Wish::default(), Some(fault)),
@@ -127,7 +130,6 @@ impl Publisher {
         let generation = next(last, now);
         // Known before it is used, so that it is never used twice.
         data.insert(names::GENERATION.to_owned(), generation.to_string());
-        let pin: Pin = self.authority.pin().parse().map_err(|error| format!("the root's pin: {error}"))?;
         let (mut set, mut faults) = (Vec::new(), Vec::new());
         for (uri, credential) in &wish.registrations {
             let document = Document {
@@ -136,7 +138,7 @@ impl Publisher {
                 issued: now.saturating_sub(BACKDATED),
                 expires: now + LIFE,
                 endpoints: wish.endpoints.clone(),
-                ca_pins: vec![pin],
+                ca_pins: wish.pins.clone(),
             };
             let authority = Arc::clone(&self.authority);
             let signed = blocking(move || authority.sign_discovery(&document)).await?;
@@ -176,7 +178,7 @@ fn next(last: u64, now: u64) -> u64 {
 }
 
 /// What the Secret asks for.
-fn wish(secret: &Secret, own: &[Endpoint]) -> Result<Wish, String> {
+fn wish(secret: &Secret, own: &[Endpoint], pins: &[Pin]) -> Result<Wish, String> {
     let data = secret.data.as_ref();
     let text =
         |key: &str| data.and_then(|data| data.get(key)).map(|value| String::from_utf8_lossy(&value.0).into_owned());
@@ -205,7 +207,7 @@ fn wish(secret: &Secret, own: &[Endpoint]) -> Result<Wish, String> {
             endpoints.len()
         ));
     }
-    Ok(Wish { registrations, endpoints })
+    Ok(Wish { registrations, endpoints, pins: pins.to_vec() })
 }
 
 /// Where nodes find this master: the names that the configuration gives the API, then the machine's own addresses; none
@@ -265,20 +267,20 @@ mod tests {
         let (uri, credential) = (format!("http://d:80/v1/clusters/{ID}"), "secret-word");
         let (uri_key, credential_key) = (format!("{ID}.uri"), format!("{ID}.credential"));
         let good = secret(&[(&uri_key, &uri), (&credential_key, credential)]);
-        let read = wish(&good, &own).unwrap();
+        let read = wish(&good, &own, &[]).unwrap();
         assert_eq!((read.registrations[0].0.to_string(), read.endpoints), (uri.clone(), own.to_vec()));
         let moved =
             secret(&[(&uri_key, &uri), (&credential_key, credential), ("endpoints", "https://a:1, https://b:2")]);
-        assert_eq!(wish(&moved, &own).unwrap().endpoints.len(), 2);
+        assert_eq!(wish(&moved, &own, &[]).unwrap().endpoints.len(), 2);
         for (bad, words) in [
             (secret(&[(&uri_key, &uri)]), "no credential"),
             (secret(&[(&uri_key, "d"), (&credential_key, credential)]), ".uri"),
             (secret(&[(&uri_key, &uri), (&credential_key, credential), ("endpoints", "http://a:1")]), "endpoints"),
         ] {
-            let error = wish(&bad, &own).unwrap_err();
+            let error = wish(&bad, &own, &[]).unwrap_err();
             assert!(error.contains(words) && error.contains("kube-system") && !error.contains(credential), "{error}");
         }
-        assert!(wish(&good, &[]).is_err(), "nowhere to send machines");
+        assert!(wish(&good, &[], &[]).is_err(), "nowhere to send machines");
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub(crate) fn write(path: &Path, authority: &Authority, cluster: &str, listen: S
     let text = Kubeconfig {
         cluster,
         server: &server(listen),
-        ca: &STANDARD.encode(authority.root_pem()),
+        ca: &STANDARD.encode(authority.roots_pem()),
         certificate: &STANDARD.encode(admin.issued.chain_pem()),
         key: &STANDARD.encode(key),
     }

@@ -9,11 +9,13 @@
 //! and then the rest. Enter there. `master snapshot` and `master restore` are in [`snapshot`].
 
 mod api;
+mod clients;
 mod dialer;
 mod discovery;
 mod error;
 mod kubeconfig;
 mod remote;
+mod rotation;
 mod run;
 mod serving;
 mod settings;

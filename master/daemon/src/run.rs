@@ -1,7 +1,9 @@
 //! Builds everything, then starts it; at the end the listener drains first.
 
+use crate::clients::{Clients, Sessions};
 use crate::dialer::Dialer;
 use crate::discovery::{self, Publisher};
+use crate::rotation::{Paths, Rotator};
 use crate::serving::{Serving, keep_current};
 use crate::settings::{self, Settings};
 use crate::{Error, RunArgs, api, kubeconfig};
@@ -19,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -51,7 +54,11 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     let log = open_log(&args, authority.clone()).await?;
     let terms = terms(&args, &settings, &serving, (attestor, log))?;
     let service = AttestationService::new(&terms, authority.clone(), &api).map_err(Error::Attest)?;
-    api.set_extensions(service.paths());
+    let admin = api.client(UserInfo::admin("system:apiserver"));
+    let admin_key = settings.cluster.admin_key.map(|pin| Digest(pin.0));
+    let rotator = Rotator::new(authority.clone(), serving.clone(), service.clone(), admin, admin_key);
+    let rotator = Arc::new(rotator);
+    api.set_extensions(Arc::new(Paths { attestation: service.paths(), rotator: rotator.clone() }));
     api.set_deny_list(service.deny_list());
     api.set_node_dialer(Arc::new(Dialer::new(authority.clone())?));
     if settings.cluster.admin_key.is_none() {
@@ -62,9 +69,9 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
             "DEVELOPMENT: the configuration names no admin_key, so whoever reads this file is the admin"
         );
     }
-    let roots = api::client_roots(&settings, &authority)?;
+    let clients = api::clients(&settings, authority.clone())?;
     let own = discovery::endpoints(&settings.cluster.api_names, &ranges(&settings, listen).advertise, listen.port());
-    operate(Parts { api, authority, serving, service, listener, roots, own }).await
+    operate(Parts { api, authority, serving, service, rotator, listener, clients, own }).await
 }
 
 /// Each connection is a descriptor, and the usual soft limit of 1,024 is there for old programs only.
@@ -82,27 +89,30 @@ struct Parts {
     authority: Arc<Authority>,
     serving: Arc<Serving>,
     service: Arc<AttestationService>,
+    rotator: Arc<Rotator>,
     listener: TcpListener,
-    roots: rustls::RootCertStore,
+    clients: Clients,
     /// Where nodes reach this master.
     own: Vec<config_model::format::Endpoint>,
 }
 
 /// Starts the parts in order and ends them in order.
 async fn operate(parts: Parts) -> Result<(), Error> {
-    let Parts { api, authority, serving, service, listener, roots, own } = parts;
+    let Parts { api, authority, serving, service, rotator, listener, clients, own } = parts;
     let shutdown = CancellationToken::new();
     let mut tasks = JoinSet::new();
     tasks.spawn(keep_current(authority.clone(), serving.clone()));
-    tasks.spawn(control_plane(api.clone(), service.clone(), authority.clone(), own));
+    tasks.spawn(control_plane(api.clone(), service.clone(), authority.clone(), (own, rotator.published())));
     if service.is_bootstrapped() {
         // The deny list must be whole before the first request.
         service.ready().await;
     } else {
         tracing::info!("not bootstrapped: only health and bootstrap are served; run `pratique bootstrap`");
     }
-    let tls = Arc::new(master_api::tls_config(serving, roots).map_err(Error::ApiTls)?);
-    tracing::info!(address = %listener.local_addr().map(|a| a.to_string()).unwrap_or_default(), pin = authority.pin(), "serving");
+    let mut tls = master_api::tls_config(serving, Arc::new(clients)).map_err(Error::ApiTls)?;
+    tls.session_storage = Arc::new(Sessions::new(authority.clone()));
+    let tls = Arc::new(tls);
+    tracing::info!(address = %listener.local_addr().map(|a| a.to_string()).unwrap_or_default(), pins = authority.pins().join(" "), "serving");
     let mut server = tokio::spawn(master_api::serve(listener, tls, api, ServeOptions::default(), shutdown.clone()));
     // Cancel-safe: each arm waits for one event and ends the wait for good.
     let outcome = tokio::select! {
@@ -122,13 +132,13 @@ async fn control_plane(
     api: ApiServer,
     service: Arc<AttestationService>,
     authority: Arc<Authority>,
-    own: Vec<config_model::format::Endpoint>,
+    (own, roots): (Vec<config_model::format::Endpoint>, watch::Receiver<String>),
 ) {
     service.bootstrapped().await;
     let scheduler = api.client(UserInfo::authenticated(SCHEDULER_USER, Vec::<String>::new()));
     let controllers = api.client(UserInfo::authenticated(CONTROLLER_MANAGER_USER, Vec::<String>::new()));
     let publisher = Publisher::new(controllers.clone(), authority.clone(), own);
-    let options = master_control::Options { root_ca: Some(authority.root_pem()), ..master_control::Options::default() };
+    let options = master_control::Options { root_ca: Some(roots), ..master_control::Options::default() };
     tokio::join!(
         Box::pin(service.run()),
         Box::pin(api.keep_allocations()),

@@ -19,8 +19,11 @@ pub(crate) struct Serving {
     names: Vec<String>,
     key: Arc<dyn SigningKey>,
     spki: Vec<u8>,
-    current: RwLock<(Arc<CertifiedKey>, SystemTime)>,
+    current: RwLock<Current>,
 }
+
+/// The certificate, its end, and the authority's generation of which it is.
+type Current = (Arc<CertifiedKey>, SystemTime, u64);
 
 /// Why there is no certificate to serve with.
 #[derive(Debug, thiserror::Error)]
@@ -36,13 +39,14 @@ pub(crate) enum ServingError {
 impl Serving {
     /// Makes a key, and the first certificate over it.
     pub(crate) fn new(authority: &Authority, names: Vec<String>, now: SystemTime) -> Result<Self, ServingError> {
+        let generation = authority.generation();
         let identity = authority.make_serving(&names, now).map_err(ServingError::Issue)?;
         let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(identity.key.secret_pkcs8_der().to_vec()));
         let key = any_ecdsa_type(&key).map_err(ServingError::Key)?;
         let spki = identity.spki;
         let not_after = identity.issued.not_after;
         let certified = Arc::new(CertifiedKey::new(shown(authority, &identity.issued), key.clone()));
-        Ok(Self { names, key, spki, current: RwLock::new((certified, not_after)) })
+        Ok(Self { names, key, spki, current: RwLock::new((certified, not_after, generation)) })
     }
 
     /// SHA-256 of the key's SubjectPublicKeyInfo.
@@ -52,23 +56,29 @@ impl Serving {
 
     /// When the certificate is to be renewed.
     pub(crate) fn renewal_due(&self) -> SystemTime {
-        let (_, not_after) = &*self.current.read().unwrap_or_else(PoisonError::into_inner);
+        let (_, not_after, _) = &*self.current.read().unwrap_or_else(PoisonError::into_inner);
         *not_after - profile::MASTER_LIFE / RENEW_LEFT
+    }
+
+    /// Whether roots or intermediate are others since it was issued.
+    fn is_stale(&self, authority: &Authority) -> bool {
+        self.current.read().unwrap_or_else(PoisonError::into_inner).2 != authority.generation()
     }
 
     /// Issues a new certificate over the same key and shows it from now on.
     pub(crate) fn renew(&self, authority: &Authority, now: SystemTime) -> Result<(), ServingError> {
+        let generation = authority.generation();
         let issued = authority.renew_serving(&self.names, &self.spki, now).map_err(ServingError::Issue)?;
         let certified = Arc::new(CertifiedKey::new(shown(authority, &issued), self.key.clone()));
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = (certified, issued.not_after);
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = (certified, issued.not_after, generation);
         Ok(())
     }
 }
 
-/// Leaf, intermediate and root: a node that has not joined knows the root by its pin only, so it must see it.
+/// Leaf, intermediates and roots: a node that has not joined knows a root by its pin only, so it must see it.
 fn shown(authority: &Authority, issued: &Issued) -> Vec<CertificateDer<'static>> {
     let mut chain = issued.chain();
-    chain.push(authority.root());
+    chain.extend(authority.roots());
     chain
 }
 
@@ -80,6 +90,8 @@ impl ResolvesServerCert for Serving {
 
 /// Longest pause between two looks at what is due: clocks are set, machines sleep.
 const LOOK: Duration = Duration::from_secs(3600);
+/// Shortest pause, also where something is due all the time.
+const SOON: Duration = Duration::from_secs(1);
 /// Pause after a failure.
 const RETRY: Duration = Duration::from_secs(60);
 
@@ -89,7 +101,7 @@ pub(crate) async fn keep_current(authority: Arc<Authority>, serving: Arc<Serving
         let (authority, serving) = (authority.clone(), serving.clone());
         let round = tokio::task::spawn_blocking(move || renew_due(&authority, &serving, SystemTime::now()));
         let pause = match round.await {
-            Ok(Ok(())) => LOOK,
+            Ok(Ok(due)) => due.duration_since(SystemTime::now()).unwrap_or_default().clamp(SOON, LOOK),
             Ok(Err(error)) => {
                 tracing::error!(error = %crate::chain(&error), "certificates could not be renewed; trying again");
                 RETRY
@@ -103,16 +115,17 @@ pub(crate) async fn keep_current(authority: Arc<Authority>, serving: Arc<Serving
     }
 }
 
-fn renew_due(authority: &Authority, serving: &Serving, now: SystemTime) -> Result<(), ServingError> {
+/// Renews what is due; when it is to be looked at again.
+fn renew_due(authority: &Authority, serving: &Serving, now: SystemTime) -> Result<SystemTime, ServingError> {
     let rotated = authority.renew_if_due(now).map_err(ServingError::Issue)?;
     if rotated {
         tracing::info!("the issuing intermediate was renewed");
     }
-    if rotated || now >= serving.renewal_due() {
+    if serving.is_stale(authority) || now >= serving.renewal_due() {
         serving.renew(authority, now)?;
         tracing::info!("the API's certificate was renewed");
     }
-    Ok(())
+    Ok(authority.renewal_due().min(serving.renewal_due()))
 }
 
 #[cfg(test)]

@@ -202,6 +202,13 @@ impl Lab {
         read(&out)
     }
 
+    /// `pratique root`: an act on the cluster's root, and what it printed.
+    pub fn root(&self, act: &str) -> Result<String> {
+        let mut root = self.pratique();
+        root.args(["root", act, "--kubeconfig"]).arg(self.kubeconfig());
+        run(root)
+    }
+
     /// Runs kubectl with the admin's kubeconfig and returns what it printed.
     pub fn kubectl(&self, words: &[&str]) -> Result<String> {
         let mut kubectl = self.tools.command("kubectl");

@@ -94,7 +94,7 @@ async fn bootstrap(args: &BootstrapArgs) -> Result<()> {
     say(&format!("ca_pins = [\"{}\"]", admitted.ca_pin));
     drop(connection);
     let chain = master_ca::certificates_of_pem(&admitted.certificate);
-    let config = tls::proven(hello.root.as_bytes(), chain, key.der())?;
+    let config = tls::proven(&[hello.root.as_bytes().to_vec()], chain, key.der())?;
     let mut api = Connection::open(&endpoint, config).await?;
     objects::create(&mut api, &expected, &proven.verdict).await?;
     tell(&format!(

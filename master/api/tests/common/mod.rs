@@ -12,7 +12,7 @@ use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use master_api::{
     ApiServer, BoxFuture, Client, DialError, NodeDialer, NodeStream, NodeTarget, Options, ServeOptions, UserInfo,
-    serve, tls_config,
+    clients_of, serve, tls_config,
 };
 use master_store::EmbeddedStore;
 use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
@@ -170,7 +170,7 @@ impl Server {
         let own = Arc::new(CertifiedKey::new(vec![own.certificate], key));
         let mut roots = rustls::RootCertStore::empty();
         roots.add(authority.root.clone()).unwrap();
-        let tls = Arc::new(tls_config(Arc::new(Fixed(own)), roots).unwrap());
+        let tls = Arc::new(tls_config(Arc::new(Fixed(own)), clients_of(roots).unwrap()).unwrap());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let shutdown = CancellationToken::new();

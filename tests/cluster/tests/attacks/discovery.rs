@@ -66,7 +66,8 @@ async fn first(terms: &Discovery, memory: &Path) -> String {
         drop(tell.send(match news {
             News::Failed { failure, .. } => failure.code().unwrap_or("failed").to_owned(),
             News::Found { document, remembered: false } => {
-                format!("{} {} {}", document.generation, document.endpoints[0], document.ca_pins[0])
+                let pins: Vec<String> = document.ca_pins.iter().map(ToString::to_string).collect();
+                format!("{} {} {}", document.generation, document.endpoints[0], pins.join(","))
             }
             News::Again { .. } | News::FirstUse { .. } | News::Forgotten { .. } | News::Found { .. } => String::new(),
         }));
@@ -127,6 +128,7 @@ pub(crate) async fn published_found_and_never_taken_back() {
         assert!(start.elapsed() < LIMIT, "a restarted master publishes nothing:\n{}", site.log());
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
+    both_roots_are_found(&site, &terms, &memory, &pin).await;
     endpoint.process.stop(LIMIT).unwrap();
     std::fs::remove_dir_all(dir.path().join("endpoint")).unwrap();
     copy(&old, &dir.path().join("endpoint"));
@@ -134,6 +136,25 @@ pub(crate) async fn published_found_and_never_taken_back() {
     assert_eq!(first(&terms, &memory).await, "GENERATION_BACK");
     endpoint.process.stop(LIMIT).unwrap();
     site.stop();
+}
+
+/// While the root is rotated, what is published names both, so that machines follow by themselves.
+async fn both_roots_are_found(site: &Site, terms: &Discovery, memory: &Path, old: &str) {
+    let mut rotate = Command::new(bin().join("pratique"));
+    rotate.args(["root", "rotate", "--kubeconfig"]).arg(site.kubeconfig());
+    let output = tokio::task::spawn_blocking(move || rotate.output().unwrap()).await.unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let start = std::time::Instant::now();
+    loop {
+        let line = first(terms, memory).await;
+        let pins: Vec<&str> = line.rsplit(' ').next().unwrap().split(',').collect();
+        if pins.len() == 2 {
+            assert_eq!(pins[0], old);
+            break;
+        }
+        assert!(start.elapsed() < LIMIT, "{line}:\n{}", site.log());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
 }
 
 fn spki_of(certificate: &[u8]) -> Vec<u8> {

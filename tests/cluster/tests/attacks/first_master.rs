@@ -169,7 +169,7 @@ impl FirstMaster {
 
     /// A TLS client with the admin's kubeconfig.
     fn admin(&self) -> Arc<ClientConfig> {
-        let (root, admin) = crate::site::credentials(&std::fs::read(self.at("kubeconfig")).unwrap());
+        let (root, admin) = crate::site::first(&std::fs::read(self.at("kubeconfig")).unwrap());
         config(&root, Some(&admin))
     }
 }

@@ -15,6 +15,7 @@ use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
@@ -53,9 +54,14 @@ impl Lab {
 
     /// The same, with further EK issuers (PEM) and another life of certificates.
     pub(crate) async fn start_with(issuers: &str, ttl: &str) -> Self {
+        Self::start_on(issuers, ttl, |_| {}).await
+    }
+
+    /// The same on a data folder that something prepared.
+    pub(crate) async fn start_on(issuers: &str, ttl: &str, prepare: impl FnOnce(&Path)) -> Self {
         let seed = SoftMachine::new("keys of the lab", EkKind::P256);
         let (release_signer, maker) = (seed.ak, seed.nk);
-        let site = Site::start(&document(&release_signer, &maker, issuers, ttl)).await;
+        let site = Site::start_on(&document(&release_signer, &maker, issuers, ttl), prepare).await;
         let image = SoftImage::new("worker-7", "worker", 7);
         let lab = Self { site, image, maker, release_signer, next: AtomicU16::new(1) };
         lab.release(&lab.image, true).await;

@@ -20,6 +20,7 @@ mod lab;
 mod life;
 mod queue;
 mod real_tpm;
+mod rotation;
 mod site;
 mod state;
 #[path = "../../../../agent/tpm/tests/support/mod.rs"]
@@ -86,17 +87,7 @@ macro_rules! stories {
 fn main() {
     let arguments = Arguments::from_args();
     let runtime = Arc::new(Runtime::new().unwrap());
-    let mut trials = vec![
-        alone(&runtime, "life::bad_image_with_a_live_certificate", life::bad_image_with_a_live_certificate),
-        alone(&runtime, "crowd::a_rack_joins_under_a_flood", crowd::a_rack_joins_under_a_flood),
-        alone(&runtime, "first_master::the_first_master_is_its_admins", first_master::the_first_master_is_its_admins),
-        alone(&runtime, "discovery::published_and_found", discovery::published_found_and_never_taken_back),
-        alone(&runtime, "real_tpm::joins_renews", real_tpm::joins_renews_and_is_held_to_what_it_booted),
-        alone(&runtime, "queue::a_person_decides", queue::a_person_decides),
-        alone(&runtime, "queue::nobody_looks_and_all_hear_of_it", queue::nobody_looks_and_all_hear_of_it),
-        alone(&runtime, "queue::a_policy_is_tried_out_first", queue::a_policy_is_tried_out_first),
-        alone(&runtime, "queue::policies_of_upstreams_signers", queue::policies_of_upstreams_signers),
-    ];
+    let mut trials = lonely(&runtime);
     let needed = !arguments.list;
     let lab = needed.then(|| Arc::new(runtime.block_on(prepared())));
     for case in [state::cases(), keys::cases(), csr::cases(), identity::cases()].into_iter().flatten() {
@@ -154,6 +145,23 @@ fn main() {
         lab.site.stop();
     }
     conclusion.exit();
+}
+
+/// The stories that make and end their own masters.
+fn lonely(runtime: &Arc<Runtime>) -> Vec<Trial> {
+    vec![
+        alone(runtime, "life::bad_image_with_a_live_certificate", life::bad_image_with_a_live_certificate),
+        alone(runtime, "crowd::a_rack_joins_under_a_flood", crowd::a_rack_joins_under_a_flood),
+        alone(runtime, "first_master::the_first_master_is_its_admins", first_master::the_first_master_is_its_admins),
+        alone(runtime, "discovery::published_and_found", discovery::published_found_and_never_taken_back),
+        alone(runtime, "real_tpm::joins_renews", real_tpm::joins_renews_and_is_held_to_what_it_booted),
+        alone(runtime, "queue::a_person_decides", queue::a_person_decides),
+        alone(runtime, "queue::nobody_looks_and_all_hear_of_it", queue::nobody_looks_and_all_hear_of_it),
+        alone(runtime, "queue::a_policy_is_tried_out_first", queue::a_policy_is_tried_out_first),
+        alone(runtime, "queue::policies_of_upstreams_signers", queue::policies_of_upstreams_signers),
+        alone(runtime, "rotation::the_intermediate", rotation::the_intermediate_is_renewed_unnoticed),
+        alone(runtime, "rotation::the_root", rotation::the_root_is_rotated_with_overlapping_pins),
+    ]
 }
 
 /// A story that makes and ends its own master.

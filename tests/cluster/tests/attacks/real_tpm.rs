@@ -2,7 +2,7 @@
 
 use crate::lab::{CONFIG, Lab};
 use crate::swtpm::Swtpm;
-use agent_enroll::{Endpoint, Endpoints, Enroller, Identity, Keeper, Logs, Milestone, Prover, Report, Settings};
+use agent_enroll::{Endpoint, Endpoints, Enroller, Identity, Keeper, Logs, Milestone, Pin, Prover, Report, Settings};
 use agent_tpm::Tpm;
 use config_attest::eventlog::kind;
 use config_attest::pcr::config_event_digest;
@@ -38,14 +38,19 @@ fn boot(tpm: &Tpm, image: &SoftImage, dir: &Path) -> Logs {
 }
 
 /// A machine with a real TPM, in the inventory, that tries to enrol.
-struct Node {
-    enroller: Enroller,
-    told: UnboundedReceiver<String>,
+pub(crate) struct Node {
+    pub(crate) enroller: Enroller,
+    pub(crate) told: UnboundedReceiver<String>,
     tpm: Tpm,
-    _dir: tempfile::TempDir,
+    pub(crate) _dir: tempfile::TempDir,
 }
 
-async fn node(lab: &Lab, swtpm: &Swtpm, name: &str, image: &SoftImage) -> Node {
+pub(crate) async fn node(lab: &Lab, swtpm: &Swtpm, name: &str, image: &SoftImage) -> Node {
+    node_by(lab, swtpm, name, image, vec![agent_enroll::spki_hash(&lab.site.root).unwrap()]).await
+}
+
+/// The same with other pins.
+pub(crate) async fn node_by(lab: &Lab, swtpm: &Swtpm, name: &str, image: &SoftImage, pins: Vec<Pin>) -> Node {
     let dir = tempfile::tempdir().unwrap();
     let tpm = Tpm::open(&swtpm.tcti()).unwrap();
     let logs = boot(&tpm, image, dir.path());
@@ -65,7 +70,7 @@ async fn node(lab: &Lab, swtpm: &Swtpm, name: &str, image: &SoftImage) -> Node {
     let endpoint = Endpoint::new("127.0.0.1", lab.site.address.port()).unwrap();
     let settings = Settings {
         endpoints: Endpoints::new(vec![endpoint]).unwrap(),
-        pins: vec![agent_enroll::spki_hash(&lab.site.root).unwrap()].into(),
+        pins: pins.into(),
         claims: Claims { name: name.to_owned(), ..Claims::default() },
     };
     let (tell, told) = unbounded_channel();
@@ -74,7 +79,7 @@ async fn node(lab: &Lab, swtpm: &Swtpm, name: &str, image: &SoftImage) -> Node {
             Milestone::Enrolling { .. } => "enrolling".to_owned(),
             Milestone::Refused { code, .. } => format!("refused {code}"),
             Milestone::Queued { message, .. } => format!("queued {message}"),
-            Milestone::Failed { error, .. } => format!("failed {error}"),
+            Milestone::Failed { error, .. } => format!("failed {}", chain(error)),
             Milestone::Enrolled { node, .. } => format!("enrolled {node}"),
             Milestone::Renewed { .. } => "renewed".to_owned(),
             Milestone::Expired => "expired".to_owned(),
@@ -85,9 +90,23 @@ async fn node(lab: &Lab, swtpm: &Swtpm, name: &str, image: &SoftImage) -> Node {
     Node { enroller, told, tpm, _dir: dir }
 }
 
-async fn told(told: &mut UnboundedReceiver<String>, prefix: &str) {
-    let wait = async { while !told.recv().await.expect("more milestones").starts_with(prefix) {} };
-    tokio::time::timeout(LIMIT, wait).await.unwrap_or_else(|_elapsed| panic!("no milestone `{prefix}` in time"));
+/// Waits for a milestone; its line.
+pub(crate) async fn told(told: &mut UnboundedReceiver<String>, prefix: &str) -> String {
+    let wait = async {
+        loop {
+            let line = told.recv().await.expect("more milestones");
+            if line.starts_with(prefix) {
+                return line;
+            }
+        }
+    };
+    tokio::time::timeout(LIMIT, wait).await.unwrap_or_else(|_elapsed| panic!("no milestone `{prefix}` in time"))
+}
+
+/// An error and its causes.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 async fn serial(lab: &Lab, name: &str) -> String {

@@ -36,11 +36,17 @@ pub(crate) struct Site {
 impl Site {
     /// Starts a master with a cluster document.
     pub(crate) async fn start(document: &str) -> Self {
+        Self::start_on(document, |_| {}).await
+    }
+
+    /// The same on a data folder that something prepared.
+    pub(crate) async fn start_on(document: &str, prepare: impl FnOnce(&Path)) -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
         let program = root.join(".pratique/bin/master");
         assert!(program.exists(), "no {}: run `cargo xtask test build` first", program.display());
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("cluster.toml"), document).unwrap();
+        prepare(&dir.path().join("data"));
         let port = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         let process = spawn(&program, dir.path(), address);
@@ -53,11 +59,18 @@ impl Site {
                 panic!("{error}\n{}", log(dir.path()));
             }
         };
-        let (root, admin) = credentials(&text);
+        let (root, admin) = first(&text);
         let (admin, anonymous) = (config(&root, Some(&admin)), config(&root, None));
         let site = Self { dir, program, process: Mutex::new(process), address, root, admin, anonymous };
         site.wait_ready().await;
         site
+    }
+
+    /// Goes on with the root and the certificate of a kubeconfig.
+    pub(crate) fn trust(&mut self, kubeconfig: &Path) {
+        let (root, admin) = first(&std::fs::read(kubeconfig).unwrap());
+        (self.admin, self.anonymous) = (config(&root, Some(&admin)), config(&root, None));
+        self.root = root;
     }
 
     /// Cuts the master's power and starts it again.
@@ -116,6 +129,14 @@ impl Site {
         Connection::open(self.address, self.admin.clone()).await.unwrap().send(method, path, body).await
     }
 
+    /// What a path answers the admin, as text.
+    pub(crate) async fn text(&self, path: &str) -> String {
+        let mut connection = Connection::open(self.address, self.admin.clone()).await.unwrap();
+        let answer = connection.request(Method::GET, path, "", Vec::new()).await.unwrap();
+        let body = http_body_util::BodyExt::collect(answer.into_body()).await.unwrap().to_bytes();
+        String::from_utf8(body.to_vec()).unwrap()
+    }
+
     /// Creates an object, which must work.
     pub(crate) async fn create<T: Resource + Serialize>(&self, object: &T) {
         let answer = self.api(Method::POST, &collection::<T>(), serde_json::to_vec(object).unwrap()).await;
@@ -162,13 +183,19 @@ fn log(dir: &Path) -> String {
     std::fs::read_to_string(dir.join("master.log")).unwrap_or_default()
 }
 
-/// Root and admin certificate of a kubeconfig.
-pub(crate) fn credentials(text: &[u8]) -> (Vec<u8>, Identity) {
+/// The first root and the admin's certificate of a kubeconfig.
+pub(crate) fn first(text: &[u8]) -> (Vec<u8>, Identity) {
+    let (mut roots, admin) = credentials(text);
+    (roots.remove(0), admin)
+}
+
+/// Roots and admin certificate of a kubeconfig.
+pub(crate) fn credentials(text: &[u8]) -> (Vec<Vec<u8>>, Identity) {
     let value: Value = serde_json::from_slice(text).unwrap();
     let field = |pointer: &str| STANDARD.decode(value.pointer(pointer).unwrap().as_str().unwrap()).unwrap();
-    let root = CertificateDer::from_pem_slice(&field("/clusters/0/cluster/certificate-authority-data")).unwrap();
-    let chain = field("/users/0/user/client-certificate-data");
-    let chain = CertificateDer::pem_slice_iter(&chain).map(|der| der.unwrap().to_vec()).collect();
+    let all = |pem: Vec<u8>| CertificateDer::pem_slice_iter(&pem).map(|der| der.unwrap().to_vec()).collect();
+    let roots = all(field("/clusters/0/cluster/certificate-authority-data"));
+    let chain = all(field("/users/0/user/client-certificate-data"));
     let key = PrivatePkcs8KeyDer::from_pem_slice(&field("/users/0/user/client-key-data")).unwrap();
-    (root.to_vec(), Identity { chain, key: key.secret_pkcs8_der().to_vec() })
+    (roots, Identity { chain, key: key.secret_pkcs8_der().to_vec() })
 }

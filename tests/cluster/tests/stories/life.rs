@@ -60,3 +60,30 @@ pub(crate) fn reboot(world: &mut World) -> Result<()> {
     })?;
     cluster.lab.kubectl(&["delete", "pod", "stay", "--timeout=60s"]).map(drop)
 }
+
+/// While the root is rotated, the master's own machine follows, and a worker that has the old pin alone goes on and says what it
+/// lacks; the end of the old root is refused for its sake, and the rotation is given up.
+pub(crate) fn rotate_root(world: &mut World) -> Result<()> {
+    let cluster = world.cluster()?;
+    let lab = &cluster.lab;
+    let said = lab.root("rotate")?;
+    let pins = said.lines().find(|line| line.starts_with("ca_pins = [")).unwrap_or_default();
+    let pin = pins.split('"').filter(|part| part.starts_with("sha256:")).nth(1).unwrap_or_default().to_owned();
+    expect(!pin.is_empty(), &format!("no new pin was printed:\n{said}"))?;
+    let condition = |node: &str, what: &str, wanted: &dyn Fn(&str) -> bool| {
+        let path = "jsonpath={.status.conditions[?(@.type=='RootUnknown')]['status','message']}";
+        lab.kubectl_until(&["get", "node", node, "-o", path], what, RENEWAL_LIMIT, wanted).map(drop)
+    };
+    condition("master-1", "the master's machine to be ready", &|text| {
+        text.starts_with("False") && text.contains(&pin)
+    })?;
+    condition("worker-1", "the worker to lack the pin", &|text| text.starts_with("True") && text.contains(&pin))?;
+    let refusal = lab.root("finish").err().map(|error| tests_harness::chain(&error)).unwrap_or_default();
+    expect(refusal.contains("worker-1"), &format!("the old root was ended, or refused for another reason: {refusal}"))?;
+    lab.root("abandon")?;
+    condition("worker-1", "the worker to lack nothing", &|text| text.starts_with("False") && !text.contains(&pin))?;
+    for node in ["master-1", "worker-1"] {
+        lab.wait_ready(node, Duration::from_secs(60))?;
+    }
+    Ok(())
+}

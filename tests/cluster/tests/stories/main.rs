@@ -29,6 +29,7 @@ const STORIES: &[(&str, Story)] = &[
     ("join_by_discovery", join::by_discovery),
     ("renew_without_a_lapse", life::renew),
     ("reboot_enrols_anew_under_the_same_name_and_pods_come_back", life::reboot),
+    ("rotate_the_root_and_think_better_of_it", life::rotate_root),
     ("refuse_a_machine_that_is_not_in_the_inventory", refuse::unknown_ek),
     ("refuse_another_nodes_name", refuse::another_name),
     ("refuse_user_data_that_the_inventory_does_not_know", refuse::user_data_changed),

@@ -1,0 +1,105 @@
+//! While the cluster's root is rotated: the node says whether it is ready for the new one, and the agent on the master's own
+//! machine follows the pins that the master leaves for it.
+
+use crate::console::say;
+use agent_enroll::{Pin, Pins, Slot, Standing, standing};
+use agent_kubelet::{Notice, Notices};
+use config_kube::roots::{ROOT_UNKNOWN, ready_for};
+use std::convert::Infallible;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// Between two looks.
+const LOOK: Duration = Duration::from_secs(2);
+/// Longest text that is read as pins: a few lines of `sha256:` and 64 digits.
+const PIN_LIMIT: usize = 512;
+
+/// Keeps the Node's condition true, for as long as it is polled.
+pub(crate) async fn keep_condition(pins: Pins, certificate: Arc<Slot>, notices: Notices) -> Infallible {
+    let mut told = None;
+    loop {
+        let now = standing(&pins, &certificate);
+        if let Some(standing) = &now
+            && now != told
+        {
+            let notice = notice(standing);
+            // A certificate of before is renewed by itself, and a node that is ready has nothing to say on its console.
+            if matches!(standing, Standing::PinMissing(_)) {
+                say(&notice.message);
+            }
+            notices.set(ROOT_UNKNOWN, notice);
+            told = now;
+        }
+        sleep(LOOK).await;
+    }
+}
+
+fn notice(standing: &Standing) -> Notice {
+    let (on, reason, message) = match standing {
+        Standing::Ready(pins) => (false, "RootsAreKnown", ready_for(pins)),
+        Standing::PinMissing(pin) => (
+            true,
+            "PinMissing",
+            format!(
+                "the cluster's root is being rotated, and the new one is not pinned here: put \"{pin}\" into this machine's \
+                 ca_pins and reboot it, or it is locked out when the old root ends"
+            ),
+        ),
+        Standing::CertificateOld(pin) => (
+            true,
+            "CertificateOld",
+            format!(
+                "this node's certificate ends with another root than {pin}; it is renewed by itself, and an issued one by \
+                 `pratique issue`"
+            ),
+        ),
+    };
+    Notice { on, reason, message }
+}
+
+/// Follows the pins in a file, for as long as it is polled.
+pub(crate) async fn follow(path: PathBuf, pins: Pins) -> Infallible {
+    loop {
+        if let Some(fresh) = read_pins(&path)
+            && fresh[..] != pins.get()[..]
+        {
+            pins.replace(fresh);
+        }
+        sleep(LOOK).await;
+    }
+}
+
+/// The pins, if the file is there and whole.
+pub(crate) fn read_pins(path: &Path) -> Option<Vec<Pin>> {
+    let text = std::fs::read_to_string(path).ok().filter(|text| text.len() <= PIN_LIMIT)?;
+    let pin = |line: &str| line.trim().parse::<config_model::format::Pin>().ok().map(|pin| pin.0);
+    text.lines().map(pin).collect::<Option<Vec<Pin>>>().filter(|pins| !pins.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pins_are_taken_only_whole() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("ca-pin");
+        let line = |digit: &str| format!("sha256:{}\n", digit.repeat(32));
+        assert_eq!(read_pins(&path), None);
+        for half in ["", "sha256:00", &format!("{}sha256:00", line("0a"))] {
+            std::fs::write(&path, half).expect("a file");
+            assert_eq!(read_pins(&path), None, "{half}");
+        }
+        std::fs::write(&path, line("0a") + &line("0b")).expect("a file");
+        assert_eq!(read_pins(&path), Some(vec![[10; 32], [11; 32]]));
+    }
+
+    #[test]
+    fn the_notice_says_what_to_do() {
+        let pin = "sha256:bb".to_owned();
+        assert!(notice(&Standing::PinMissing(pin.clone())).message.contains("ca_pins"));
+        assert!(!notice(&Standing::Ready(vec![pin])).on);
+    }
+}
