@@ -28,6 +28,9 @@ pub(crate) enum Error {
     /// The TPM cannot be used.
     #[error("the TPM cannot be used")]
     Tpm(#[source] agent_tpm::Error),
+    /// There is no TPM that could prove anything.
+    #[error("{0}")]
+    NoTpm(String),
     /// The enrolment cannot be tried.
     #[error("the machine cannot enrol")]
     Enroll(#[source] agent_enroll::Error),
@@ -44,7 +47,7 @@ impl Error {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Configuration(_) | Self::NotForAnAgent(_) | Self::Identity(_) => 78,
-            Self::Tpm(_) => 69,
+            Self::Tpm(_) | Self::NoTpm(_) => 69,
             Self::File { .. } => 74,
             Self::Runtime(_) => 71,
             Self::Enroll(_) | Self::Part(..) => 70,

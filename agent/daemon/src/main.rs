@@ -25,6 +25,7 @@ mod roots;
 mod run;
 mod settings;
 mod time;
+mod unproven;
 
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -85,6 +86,9 @@ pub(crate) struct RunArguments {
     /// The record of the configuration event; `config-event.json` in the folder of `--run` by default.
     #[arg(long, hide = true)]
     pub(crate) config_event: Option<PathBuf>,
+    /// Where the kernel shows its devices.
+    #[arg(long, default_value = "/sys", hide = true)]
+    pub(crate) sys: PathBuf,
     /// Where the master of this machine listens, on the machine that founds the cluster.
     #[arg(long, default_value = "127.0.0.1:6443", hide = true)]
     pub(crate) own_master: std::net::SocketAddr,

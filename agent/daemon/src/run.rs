@@ -6,9 +6,9 @@ use crate::discovery::{self, Location};
 use crate::error::{Error, chain};
 use crate::machine::{self, ImageDescription};
 use crate::time::Clock;
+use crate::unproven::{self, Means};
 use crate::{RunArguments, issued, network, node, roots, settings};
-use agent_enroll::{Endpoint, Endpoints, Enroller, Identity, Keeper, Logs, Milestone, Prover, Settings};
-use agent_tpm::Tpm;
+use agent_enroll::{Endpoint, Endpoints, Enroller, Identity, Keeper, Milestone, Prover, Settings};
 use config_model::MachineConfig;
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,7 +62,9 @@ pub(crate) async fn run(arguments: RunArguments) -> Result<(), Error> {
 /// The code of what only another boot, or other user-data, can cure.
 fn code(error: &Error) -> Option<&'static str> {
     match error {
-        Error::Tpm(_) => Some("NO_TPM"),
+        Error::NoTpm(_) => Some("NO_TPM"),
+        Error::Tpm(agent_tpm::Error::Lacks { .. }) => Some("TPM_LACKS"),
+        Error::Tpm(_) => Some("TPM"),
         Error::Configuration(_) | Error::NotForAnAgent(_) => Some("CONFIGURATION"),
         Error::Identity(_) => Some("IDENTITY"),
         Error::Runtime(_) | Error::File { .. } | Error::Enroll(_) | Error::Part(..) => None,
@@ -84,14 +86,14 @@ async fn operate(
     if let Some(identity) = machine.identity.clone() {
         return issued::operate(arguments, &machine, &image, name, identity, on_machine, ending).await;
     }
-    let prover = open_tpm(arguments).await?;
+    let means = unproven::means(arguments, &machine).await?;
     let mut tasks = JoinSet::new();
     let founds = machine.cluster().is_some();
-    if founds {
+    if let (true, Means::Tpm(prover)) = (founds, &means) {
         // Before the network: the master needs its keys, and sealing needs none.
         let fixed = machine::addresses(&machine);
         let claims = machine::claims(name.clone(), &image, &fixed, founds);
-        let attestor = Attestor::bind(&arguments.run.join("attestor.sock"), prover.clone(), claims)?;
+        let attestor = Attestor::bind(&arguments.run.join("attestor.sock"), Prover::clone(prover), claims)?;
         tasks.spawn(async move {
             attestor.serve().await;
             Err(Error::Part("attestor", "it should never end".into()))
@@ -118,7 +120,7 @@ async fn operate(
     let doubt = found.as_ref().map(|location| Arc::clone(&location.doubt)).unwrap_or_default();
     // Cancel-safe: an enrolment that is dropped leaves no more than a half-open session at the master.
     let (identity, keeper) = tokio::select! {
-        enrolled = enroll(arguments, &machine, found, name, &image, prover) => enrolled?,
+        enrolled = enroll(arguments, &machine, found, name, &image, means) => enrolled?,
         () = ending.asked() => return Ok(()),
         Some(part) = tasks.join_next() => return part.unwrap_or_else(|error| Err(Error::Part("attestor", error.into()))),
     };
@@ -132,21 +134,13 @@ async fn operate(
     outcome
 }
 
-async fn open_tpm(arguments: &RunArguments) -> Result<Prover, Error> {
-    let tcti = arguments.tcti.clone();
-    let opened = tokio::task::spawn_blocking(move || Tpm::open(&tcti)).await;
-    let tpm = opened.map_err(|error| Error::Part("TPM", error.into()))?.map_err(Error::Tpm)?;
-    let config_event = arguments.config_event.clone().unwrap_or_else(|| arguments.run.join("config-event.json"));
-    Ok(Prover::new(tpm, Logs { firmware: arguments.event_log.clone(), config_event }))
-}
-
 async fn enroll(
     arguments: &RunArguments,
     machine: &MachineConfig,
     found: Option<Location>,
     name: String,
     image: &ImageDescription,
-    prover: Prover,
+    means: Means,
 ) -> Result<(Identity, Keeper), Error> {
     let Location { endpoints, pins, doubt } = match (found, settings::master(machine)?) {
         (Some(found), _) => found,
@@ -162,7 +156,11 @@ async fn enroll(
         }
         console::milestone(milestone);
     };
-    let enroller = Enroller::new(prover, settings, Arc::new(report)).await.map_err(Error::Enroll)?;
+    let report = Arc::new(report);
+    let enroller = match means {
+        Means::Tpm(prover) => Enroller::new(*prover, settings, report).await.map_err(Error::Enroll)?,
+        Means::Key(key) => Enroller::without_tpm(key, settings, report),
+    };
     enroller.enroll().await.map_err(Error::Enroll)
 }
 

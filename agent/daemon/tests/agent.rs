@@ -165,9 +165,77 @@ fn faults_of_the_configuration_are_told_with_their_place() {
 
 #[test]
 fn a_machine_without_a_tpm_says_so_and_waits_to_be_ended() {
-    let mut agent = Agent::start(&founding(), "device:/nonexistent", &["--manage-network", "true"]);
+    let mut agent =
+        Agent::start(&founding(), "device:/nonexistent", &["--manage-network", "true", "--sys", "/nonexistent"]);
     agent.line("pratique: REFUSED NO_TPM: ");
     assert_eq!(agent.end(), Some(0));
+}
+
+/// Where the kernel would show a TPM, in a folder.
+fn sys(files: &[(&str, &str)]) -> TempDir {
+    let dir = tempfile::tempdir().expect("a directory");
+    for (path, text) in files {
+        let path = dir.path().join(path);
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("a directory");
+        std::fs::write(path, text).expect("a file");
+    }
+    dir
+}
+
+/// What there is of a TPM, what follows, and the exact words of it: never less than the machine has, and never without being told.
+#[test]
+fn each_lack_of_a_tpm_is_told_with_what_to_do_and_only_a_machine_without_one_goes_without() {
+    const NONE: &[(&str, &str)] = &[];
+    const OLD: &[(&str, &str)] = &[("class/tpm/tpm0/tpm_version_major", "1\n")];
+    const SILENT: &[(&str, &str)] = &[("firmware/acpi/tables/TPM2", "")];
+    const DEAF: &[(&str, &str)] = &[("class/tpm/tpm0/tpm_version_major", "2\n")];
+    let worker = |more: &str| {
+        format!(
+            "version = 1\n[machine]\nname = \"edge-1\"\n{more}[master]\nendpoints = [\"https://127.0.0.1:1\"]\n\
+             ca_pins = [\"sha256:{}\"]\n",
+            "ab".repeat(32)
+        )
+    };
+    let (plain, told) = (worker(""), worker("insecure_no_tpm = true\n"));
+    for (kernel, config, line, words) in [
+        (NONE, &plain, "REFUSED NO_TPM: this machine has no TPM", "insecure_no_tpm = true"),
+        (OLD, &plain, "REFUSED NO_TPM: this machine has a TPM 1.2", "make it a TPM 2.0"),
+        (SILENT, &plain, "REFUSED NO_TPM: the firmware names a TPM 2.0", "tpm_crb"),
+        (SILENT, &told, "REFUSED NO_TPM: the firmware names a TPM 2.0", "for machines that have none"),
+        (DEAF, &told, "REFUSED TPM: the TPM cannot be used", "cannot be opened"),
+        (NONE, &told, "WARNING: this machine has no TPM", "NOTHING CAN BE PROVEN"),
+        (OLD, &told, "WARNING: this machine has a TPM 1.2", "NOTHING CAN BE PROVEN"),
+    ] {
+        let sys = sys(kernel);
+        let path = sys.path().display().to_string();
+        // On a machine what cannot be cured is told and the agent stays; there it would also bring up the network.
+        let refused = line.starts_with("REFUSED");
+        let more = ["--manage-network", if refused { "true" } else { "false" }, "--sys", &path];
+        let mut agent = Agent::start(config, "device:/nonexistent", &more);
+        let found = agent.line(&format!("pratique: {line}"));
+        assert!(found.contains(words), "{found}");
+        if !refused {
+            assert!(agent.line("pratique: node key of this boot: sha256:").len() > 64);
+            agent.line("pratique: not enrolled yet: 127.0.0.1:1 cannot be reached");
+        }
+        assert_eq!(agent.end(), Some(0));
+    }
+}
+
+/// A machine with a TPM that is told `insecure_no_tpm` proves itself all the same, and says that it does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_machine_with_a_tpm_never_goes_without_it() {
+    let master = Master::start(Temper::Good).await;
+    let config = joining(&master).replace("name = \"worker-1\"\n", "name = \"worker-1\"\ninsecure_no_tpm = true\n");
+    let ended = tokio::task::spawn_blocking(move || {
+        let swtpm = Swtpm::new();
+        let booted = master.register("worker-1", "worker", &swtpm.tcti(), &swtpm.issuer_pem());
+        let mut agent = Agent::start(&config, &swtpm.tcti(), &logs(&booted).each_ref().map(String::as_str));
+        agent.line("pratique: `insecure_no_tpm` is not used: this machine has a TPM");
+        agent.line("pratique: enrolled as worker-1");
+        agent.end()
+    });
+    assert_eq!(ended.await.expect("the agent"), Some(0));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::client::MasterClient;
 use crate::endpoint::Endpoints;
-use crate::exchange::{Accepted, Cost, Party, Step, blocking};
+use crate::exchange::{Accepted, Cost, Means, Party, Step, blocking};
 use crate::identity::{Roots, Slot};
 use crate::keys::NodeKey;
 use crate::pace::{Backoff, Cadence, Next, fraction, spread};
@@ -128,10 +128,19 @@ impl Enroller {
     pub async fn new(prover: Prover, settings: Settings, report: Report) -> Result<Self, Error> {
         let tpm = prover.tpm().clone();
         let node_key = blocking(move || Ok(NodeKey::new(tpm)?)).await?;
+        Ok(Self::with(Means::Tpm(Box::new(prover)), node_key, settings, report))
+    }
+
+    /// For a machine without a TPM, by a key in memory. The claims must have a name.
+    pub fn without_tpm(node_key: NodeKey, settings: Settings, report: Report) -> Self {
+        Self::with(Means::Nothing, node_key, settings, report)
+    }
+
+    fn with(means: Means, node_key: NodeKey, settings: Settings, report: Report) -> Self {
         let Settings { endpoints, pins, claims } = settings;
-        let party = Party { endpoints, pins, prover, node_key, claims };
+        let party = Party { endpoints, pins, means, node_key, claims };
         let (client, serving, roots) = (Arc::default(), Arc::default(), Vec::new().into());
-        Ok(Self { party, report, client, serving, roots, turn: 0 })
+        Self { party, report, client, serving, roots, turn: 0 }
     }
 
     /// Tries to join until the master accepts. Cancel by dropping: nothing is left behind but a half-open session.

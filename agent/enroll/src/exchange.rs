@@ -14,7 +14,7 @@ use config_attest::tpm::Public;
 use config_attest::wire::{
     Certificates, Challenge, Claims, EXPORTER_LABEL, Evidence, Problem, RENEWALS_PATH, SESSIONS_PATH, evidence_path,
 };
-use config_attest::{Code, Digest, name, prover};
+use config_attest::{Code, Digest, name, prover, unproven};
 use http::{Method, Request, StatusCode, header};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::client::conn::http1::{self, SendRequest};
@@ -38,9 +38,18 @@ const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(120);
 pub(crate) struct Party {
     pub(crate) endpoints: Endpoints,
     pub(crate) pins: Pins,
-    pub(crate) prover: Prover,
+    pub(crate) means: Means,
     pub(crate) node_key: NodeKey,
     pub(crate) claims: Claims,
+}
+
+/// By what a machine shows what it is.
+#[derive(Debug, Clone)]
+pub(crate) enum Means {
+    /// Its TPM.
+    Tpm(Box<Prover>),
+    /// Nothing: it has no TPM, and shows that it holds its key.
+    Nothing,
 }
 
 /// What an accepted exchange gave.
@@ -64,40 +73,38 @@ impl Party {
     /// Joins, as an anonymous client. `turn` chooses the endorsement key.
     pub(crate) async fn join(&self, turn: usize) -> Result<Accepted, Error> {
         let tls = tls(self.pins.clone(), None, &[b"http/1.1"])?;
-        self.bounded(Purpose::Join, SESSIONS_PATH, &tls, turn).await
+        self.bounded(Purpose::Join, &tls, turn).await
     }
 
     /// Renews over mTLS with the certificate in `identity`.
     pub(crate) async fn renew(&self, identity: Arc<Slot>, turn: usize) -> Result<Accepted, Error> {
         let tls = tls(self.pins.clone(), Some(identity), &[b"http/1.1"])?;
-        self.bounded(Purpose::Renew, RENEWALS_PATH, &tls, turn).await
+        self.bounded(Purpose::Renew, &tls, turn).await
     }
 
-    async fn bounded(
+    async fn bounded(&self, purpose: Purpose, tls: &Arc<ClientConfig>, turn: usize) -> Result<Accepted, Error> {
+        let outcome = match &self.means {
+            Means::Tpm(prover) => timeout(EXCHANGE_TIMEOUT, self.prove(prover, purpose, tls, turn)).await,
+            Means::Nothing => timeout(EXCHANGE_TIMEOUT, self.ask(purpose, tls)).await,
+        };
+        outcome.unwrap_or(Err(Error::Silent(EXCHANGE_TIMEOUT)))
+    }
+
+    async fn prove(
         &self,
+        prover: &Prover,
         purpose: Purpose,
-        path: &str,
         tls: &Arc<ClientConfig>,
         turn: usize,
     ) -> Result<Accepted, Error> {
-        let exchange = self.exchange(purpose, path, tls, turn);
-        timeout(EXCHANGE_TIMEOUT, exchange).await.unwrap_or(Err(Error::Silent(EXCHANGE_TIMEOUT)))
-    }
-
-    async fn exchange(
-        &self,
-        purpose: Purpose,
-        path: &str,
-        tls: &Arc<ClientConfig>,
-        turn: usize,
-    ) -> Result<Accepted, Error> {
+        let path = if purpose == Purpose::Renew { RENEWALS_PATH } else { SESSIONS_PATH };
         let began = Instant::now();
         // The TPM's part of the hello comes first: the master need not wait for it on an open connection.
-        let party = self.clone();
+        let (party, own) = (self.clone(), prover.clone());
         let (ek, keys, requests) = blocking(move || {
-            let ek = party.prover.endorsement_key(turn)?;
+            let ek = own.endorsement_key(turn)?;
             let name = party.own_name(&ek);
-            Ok((ek.clone(), party.prover.keys(&ek)?, requests(&party.node_key, &name)?))
+            Ok((ek.clone(), own.keys(&ek)?, requests(&party.node_key, &name)?))
         })
         .await?;
         let stream = self.endpoints.connect(tls).await?;
@@ -106,13 +113,35 @@ impl Party {
         let hello = prover::hello(keys, &requests.client, &requests.serving, self.claims.clone());
         let csr_hash = hello.csr_hash;
         let challenge: Challenge = connection.post(path, &hello, Step::Hello).await?;
-        let party = self.clone();
+        let (claims, own) = (self.claims.clone(), prover.clone());
         let session = challenge.session;
-        let proof =
-            blocking(move || Ok(party.prover.prove(purpose, &ek, csr_hash, &party.claims, &challenge, &channel)?))
-                .await?;
+        let proof = blocking(move || Ok(own.prove(purpose, &ek, csr_hash, &claims, &challenge, &channel)?)).await?;
         let evidence = Evidence { proof, client_csr: der(&requests.client)?, serving_csr: der(&requests.serving)? };
         let certificates = connection.post(&evidence_path(path, &session), &evidence, Step::Evidence).await?;
+        let cost = Cost { bytes: connection.bytes, time: began.elapsed() };
+        Ok(Accepted { certificates, requests, cost })
+    }
+
+    /// Asks without a TPM: all that is shown is that the key is held.
+    async fn ask(&self, purpose: Purpose, tls: &Arc<ClientConfig>) -> Result<Accepted, Error> {
+        let path = if purpose == Purpose::Renew { unproven::RENEWALS_PATH } else { unproven::SESSIONS_PATH };
+        let began = Instant::now();
+        let requests = requests(&self.node_key, &self.claims.name)?;
+        let key = der(self.node_key.spki())?;
+        let stream = self.endpoints.connect(tls).await?;
+        let channel = channel(&stream)?;
+        let mut connection = Connection::new(stream, self.authority()).await?;
+        let hello = unproven::hello(key, &requests.client, &requests.serving, self.claims.clone());
+        let challenge: unproven::Challenge = connection.post(path, &hello, Step::Hello).await?;
+        let (transcript, signed) = unproven::answer(purpose, &hello, &challenge, &channel);
+        let evidence = unproven::Evidence {
+            transcript,
+            signature: der(&self.node_key.sign_answer(&signed)?)?,
+            client_csr: der(&requests.client)?,
+            serving_csr: der(&requests.serving)?,
+        };
+        let path = evidence_path(path, &challenge.session);
+        let certificates = connection.post(&path, &evidence, Step::Evidence).await?;
         let cost = Cost { bytes: connection.bytes, time: began.elapsed() };
         Ok(Accepted { certificates, requests, cost })
     }

@@ -99,7 +99,7 @@ fn signer(key: IssuedKey) -> Result<(Arc<dyn SigningKey>, Vec<u8>), Error> {
     match key {
         IssuedKey::Wrapped(tpm, wrapped) => {
             let key = NodeKey::imported(tpm, *wrapped)?;
-            let spki = key.public().spki.clone();
+            let spki = key.spki().to_vec();
             Ok((Arc::new(key), spki))
         }
         IssuedKey::Plaintext(pkcs8) => {

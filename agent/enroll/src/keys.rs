@@ -1,52 +1,102 @@
-//! The node key inside the TPM as a TLS client key and as the signer of a certificate request.
+//! The node key, inside the TPM or in memory, as a TLS client key and as the signer of a certificate request.
 
-use agent_tpm::{PublicKey, Tpm, WrappedKey};
+use agent_tpm::{Tpm, WrappedKey};
 use p256::ecdsa::Signature;
-use rcgen::{PKCS_ECDSA_P256_SHA256, PublicKeyData, SignatureAlgorithm as CsrAlgorithm};
+use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256, PublicKeyData, SignatureAlgorithm as CsrAlgorithm};
 use ring::digest::{SHA256, digest};
-use rustls::pki_types::SubjectPublicKeyInfoDer;
+use rustls::pki_types::{PrivatePkcs8KeyDer, SubjectPublicKeyInfoDer};
 use rustls::sign::{Signer, SigningKey};
 use rustls::{Error, OtherError, SignatureAlgorithm, SignatureScheme};
 use std::sync::Arc;
 use tokio::runtime::{Handle, RuntimeFlavor};
+use zeroize::Zeroizing;
 
 /// Length of an uncompressed P-256 point, the end of its `SubjectPublicKeyInfo`.
 const POINT_LENGTH: usize = 65;
 
-/// The node key: every signature is one request to the TPM's thread.
+/// The node key: in the TPM, where every signature is one request to its thread, or in memory where there is no TPM.
 #[derive(Debug, Clone)]
 pub struct NodeKey {
-    tpm: Tpm,
-    public: PublicKey,
-    sign: fn(&Tpm, [u8; 32]) -> Result<[u8; 64], agent_tpm::Error>,
+    spki: Vec<u8>,
+    held: Held,
+}
+
+/// Where the key is.
+#[derive(Debug, Clone)]
+enum Held {
+    Tpm(Tpm, fn(&Tpm, [u8; 32]) -> Result<[u8; 64], agent_tpm::Error>),
+    Memory(Arc<KeyPair>),
+}
+
+/// Why a key did not sign.
+#[derive(Debug, thiserror::Error)]
+enum SignError {
+    #[error(transparent)]
+    Tpm(#[from] agent_tpm::Error),
+    #[error("the node key in memory does not sign")]
+    Memory(#[source] rcgen::Error),
 }
 
 impl NodeKey {
     /// The node key of `tpm`; derived now if it has not been used since the agent started.
     pub fn new(tpm: Tpm) -> Result<Self, agent_tpm::Error> {
-        let public = tpm.node_key()?;
-        Ok(Self { tpm, public, sign: Tpm::sign })
+        let spki = tpm.node_key()?.spki;
+        Ok(Self { spki, held: Held::Tpm(tpm, Tpm::sign) })
     }
 
     /// A key that an admin wrapped to this TPM, imported now.
     pub fn imported(tpm: Tpm, wrapped: WrappedKey) -> Result<Self, agent_tpm::Error> {
-        let public = tpm.import(wrapped)?;
-        Ok(Self { tpm, public, sign: Tpm::sign_imported })
+        let spki = tpm.import(wrapped)?.spki;
+        Ok(Self { spki, held: Held::Tpm(tpm, Tpm::sign_imported) })
     }
 
-    /// The public key, as the TPM tells it.
-    pub fn public(&self) -> &PublicKey {
-        &self.public
+    /// A new key of a machine without a TPM.
+    pub fn in_memory() -> Result<Self, crate::Error> {
+        KeyPair::generate().map(Self::of_pair).map_err(crate::Error::Csr)
+    }
+
+    /// A key that [`NodeKey::to_pkcs8`] gave.
+    pub fn from_pkcs8(pkcs8: &[u8]) -> Result<Self, crate::Error> {
+        let der = PrivatePkcs8KeyDer::from(pkcs8);
+        let pair = KeyPair::from_pkcs8_der_and_sign_algo(&der, &PKCS_ECDSA_P256_SHA256);
+        pair.map(Self::of_pair).map_err(crate::Error::Csr)
+    }
+
+    fn of_pair(pair: KeyPair) -> Self {
+        Self { spki: pair.subject_public_key_info(), held: Held::Memory(Arc::new(pair)) }
+    }
+
+    /// The key in PKCS#8, where it is in memory.
+    pub fn to_pkcs8(&self) -> Option<Zeroizing<Vec<u8>>> {
+        match &self.held {
+            Held::Tpm(..) => None,
+            Held::Memory(pair) => Some(Zeroizing::new(pair.serialize_der())),
+        }
+    }
+
+    /// Its SubjectPublicKeyInfo, DER.
+    pub fn spki(&self) -> &[u8] {
+        &self.spki
     }
 
     /// An ECDSA signature in DER over SHA-256 of `message`.
-    fn sign_message(&self, message: &[u8]) -> Result<Vec<u8>, agent_tpm::Error> {
-        let mut hash = [0; 32];
-        hash.copy_from_slice(digest(&SHA256, message).as_ref());
-        let fixed = off_the_runtime(|| (self.sign)(&self.tpm, hash))?;
-        let signature = Signature::from_slice(&fixed)
-            .map_err(|_zero| agent_tpm::Error::Malformed { what: "the node key's signature" })?;
-        Ok(signature.to_der().as_bytes().to_vec())
+    fn sign_message(&self, message: &[u8]) -> Result<Vec<u8>, SignError> {
+        match &self.held {
+            Held::Memory(pair) => rcgen::SigningKey::sign(pair.as_ref(), message).map_err(SignError::Memory),
+            Held::Tpm(tpm, sign) => {
+                let mut hash = [0; 32];
+                hash.copy_from_slice(digest(&SHA256, message).as_ref());
+                let fixed = off_the_runtime(|| sign(tpm, hash))?;
+                let signature = Signature::from_slice(&fixed)
+                    .map_err(|_zero| agent_tpm::Error::Malformed { what: "the node key's signature" })?;
+                Ok(signature.to_der().as_bytes().to_vec())
+            }
+        }
+    }
+
+    /// The same, for the exchange of a machine without a TPM.
+    pub(crate) fn sign_answer(&self, message: &[u8]) -> Result<Vec<u8>, crate::Error> {
+        rcgen::SigningKey::sign(self, message).map_err(crate::Error::Csr)
     }
 }
 
@@ -65,7 +115,7 @@ impl SigningKey for NodeKey {
     }
 
     fn public_key(&self) -> Option<SubjectPublicKeyInfoDer<'_>> {
-        Some(SubjectPublicKeyInfoDer::from(self.public.spki.as_slice()))
+        Some(SubjectPublicKeyInfoDer::from(self.spki.as_slice()))
     }
 
     fn algorithm(&self) -> SignatureAlgorithm {
@@ -85,8 +135,8 @@ impl Signer for NodeKey {
 
 impl PublicKeyData for NodeKey {
     fn der_bytes(&self) -> &[u8] {
-        let start = self.public.spki.len().saturating_sub(POINT_LENGTH);
-        self.public.spki.get(start..).unwrap_or_default()
+        let start = self.spki.len().saturating_sub(POINT_LENGTH);
+        self.spki.get(start..).unwrap_or_default()
     }
 
     fn algorithm(&self) -> &'static CsrAlgorithm {
@@ -97,7 +147,7 @@ impl PublicKeyData for NodeKey {
 impl rcgen::SigningKey for NodeKey {
     fn sign(&self, message: &[u8]) -> Result<Vec<u8>, rcgen::Error> {
         self.sign_message(message).map_err(|error| {
-            tracing::error!(%error, "the TPM did not sign the certificate request");
+            tracing::error!(%error, "the node key did not sign");
             rcgen::Error::RemoteKeyError
         })
     }

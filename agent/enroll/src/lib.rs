@@ -7,6 +7,7 @@
 //!
 //! The client key is the node key inside the TPM ([`NodeKey`]). Signing blocks for one TPM command within a handshake, so
 //! a multi-thread runtime is needed. No task is spawned here but the driver of each HTTP connection, which ends with it.
+//! A machine without a TPM asks by a key in memory ([`Enroller::without_tpm`]) and proves nothing.
 //! [`issued`] is the other way to an [`Identity`]: an admin issued it beforehand.
 //! What happens is told to a [`Report`]; nothing here prints.
 

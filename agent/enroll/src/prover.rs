@@ -3,6 +3,7 @@
 use agent_tpm::{EndorsementKey, Tpm};
 use config_attest::prover::{self, ProverError, TpmOutputs};
 use config_attest::question::{Channel, Purpose};
+use config_attest::tpm::Public;
 use config_attest::wire::{Challenge, Claims, ConfigEvent, Keys, MAX_EVENT_LOG, Proof};
 use config_attest::{Digest, pcr};
 use std::fs::File;
@@ -64,6 +65,36 @@ impl Prover {
         let keys = self.tpm.endorsement_keys()?;
         let index = turn.checked_rem(keys.len()).unwrap_or(0);
         Ok(keys.into_iter().nth(index).ok_or(agent_tpm::Error::NoEndorsementKey)?)
+    }
+
+    /// What this machine can't prove although it has a TPM, each in a sentence for a person; blocks.
+    pub fn lacks(&self) -> Result<Vec<String>, ProveError> {
+        let mut lacks = Vec::new();
+        let keys = self.tpm.endorsement_keys()?;
+        if keys.iter().all(|key| key.certificate.is_none()) {
+            let spkis = keys.iter().filter_map(|key| Public::parse(&key.public).ok()?.spki().ok());
+            let hashes: Vec<String> = spkis.map(|spki| Digest::of(&spki).to_text()).collect();
+            lacks.push(format!(
+                "the TPM holds no certificate of its endorsement key, so nothing shows who made it: a rule with `ek.issuers` \
+                 refuses it, and the inventory must name the key: pratique machine --ek-hash {}",
+                hashes.join(" --ek-hash ")
+            ));
+        }
+        if read_bounded(&self.logs.firmware, MAX_EVENT_LOG as u64)?.is_none_or(|log| log.is_empty()) {
+            lacks.push(format!(
+                "the firmware left no event log ({}), so nothing shows what was booted and cloud-verify refuses it: boot by \
+                 UEFI, with the TPM switched on in the firmware's settings",
+                self.logs.firmware.display()
+            ));
+        }
+        if self.config_event()?.is_none() {
+            lacks.push(
+                "the configuration was not measured at this boot, so nothing shows which it is: a rule with \
+                 `config.measured` refuses it; boot the image, whose init measures it"
+                    .to_owned(),
+            );
+        }
+        Ok(lacks)
     }
 
     /// The machine's keys as messages carry them.

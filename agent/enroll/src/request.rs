@@ -64,7 +64,7 @@ pub(crate) fn install(
     if roots.is_empty() {
         return Err(Error::Certificates("none of the roots is pinned"));
     }
-    if !is_for(&client, &node_key.public().spki) {
+    if !is_for(&client, node_key.spki()) {
         return Err(Error::Certificates("the client certificate is for another key"));
     }
     if !is_for(&serving, &requests.serving_key.subject_public_key_info()) {

@@ -116,7 +116,7 @@ fn configure(console: &Console, image: &Image) -> Result<(), Fatal> {
     warn(console, "NAME", agent_sys::power::set_host_name(&name).err());
     let measurement = measure::measure(&found)?;
     let digest = hex::encode(measurement.digest);
-    let how = if measurement.measured { "measured" } else { "not measured (no TPM)" };
+    let how = if measurement.measured { "measured" } else { "not measured (no TPM 2.0)" };
     console.milestone(&format!("config {how} source={} digest={digest}", found.label));
     Ok(())
 }

@@ -18,6 +18,9 @@ pub const DEVICE_NAMES: [&str; 2] = ["tpm", "tpmrm"];
 /// The firmware's and the boot stub's event log (needs securityfs).
 pub const EVENT_LOG: &str = "/sys/kernel/security/tpm0/binary_bios_measurements";
 
+/// The TPM's version, `1` or `2`; kernels before 5.6 do not tell.
+const VERSION: &str = "/sys/class/tpm/tpm0/tpm_version_major";
+
 const SESSIONS: u16 = 0x8002;
 const PCR_EXTEND: u32 = 0x0000_0182;
 const PASSWORD_SESSION: u32 = 0x4000_0009;
@@ -55,9 +58,9 @@ pub fn response_code(answer: &[u8]) -> Option<u32> {
     (usize::try_from(size) == Ok(answer.len())).then_some(code)
 }
 
-/// Whether the machine has a TPM that the kernel drives.
+/// Whether the machine has a TPM that the kernel drives and that understands [`extend`]: a TPM 1.2 does not.
 pub fn present() -> bool {
-    Path::new(DEVICE).exists()
+    Path::new(DEVICE).exists() && !std::fs::read_to_string(VERSION).is_ok_and(|version| version.trim() == "1")
 }
 
 /// Extends `digest` into the SHA-256 bank of `pcr`, once.

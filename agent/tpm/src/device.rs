@@ -4,14 +4,18 @@ use crate::endorsement::EndorsementKey;
 use crate::error::Step;
 use crate::keys::{AttestationKey, LoadedTemplate};
 use crate::{Error, PcrValue};
+use config_attest::pcr::QUOTE_PCRS;
 use std::collections::BTreeMap;
 use std::str::FromStr;
-use tss_esapi::constants::SessionType;
+use tss_esapi::constants::ecc::EccCurveIdentifier;
+use tss_esapi::constants::{CapabilityType, SessionType};
 use tss_esapi::handles::{KeyHandle, ObjectHandle, PcrHandle, SessionHandle};
 use tss_esapi::interface_types::algorithm::HashingAlgorithm;
 use tss_esapi::interface_types::resource_handles::Hierarchy;
 use tss_esapi::interface_types::session_handles::{AuthSession, PolicySession};
-use tss_esapi::structures::{Auth, Digest, DigestValues, PcrSelectionList, PcrSlot, Public, SymmetricDefinition};
+use tss_esapi::structures::{
+    Auth, CapabilityData, Digest, DigestValues, PcrSelection, PcrSelectionList, PcrSlot, Public, SymmetricDefinition,
+};
 use tss_esapi::tcti_ldr::TctiNameConf;
 use tss_esapi::utils::TpmsContext;
 use tss_esapi::{Context, constants::Tss2ResponseCodeKind};
@@ -20,6 +24,9 @@ use tss_esapi::{Context, constants::Tss2ResponseCodeKind};
 pub(crate) const STEADY_ATTEMPTS: u32 = 8;
 /// Registers of a TPM (PC Client Platform TPM Profile: 24).
 const PCR_COUNT: u8 = 24;
+
+/// Entries of a list of capabilities that are asked for at once; a TPM has a handful of banks and curves.
+const CAPABILITIES: u32 = 64;
 
 /// The open TPM and what has been derived from it so far. Lives on its own thread.
 pub(crate) struct Device {
@@ -36,6 +43,40 @@ impl Device {
         let name = TctiNameConf::from_str(tcti).map_err(|source| Error::Tcti { tcti: tcti.to_owned(), source })?;
         let context = Context::new(name).map_err(|source| Error::Open { tcti: tcti.to_owned(), source })?;
         Ok(Self { context, endorsement: None, ak: None, nk: None, imported: None })
+    }
+
+    /// That the TPM has what the proof needs, where it tells: what it lacks is named now, and not by a code in the middle of
+    /// an exchange.
+    pub(crate) fn check(&mut self) -> Result<(), Error> {
+        let bank = "SHA-256 bank of registers that is switched on";
+        let cure =
+            "switch it on in the firmware's settings (PCR banks), or by `tpm2_pcrallocate sha256:all` and a reboot";
+        if let Some(CapabilityData::AssignedPcr(banks)) = self.capability(CapabilityType::AssignedPcr) {
+            let on = |slot| {
+                let held = |bank: &PcrSelection| {
+                    bank.hashing_algorithm() == HashingAlgorithm::Sha256 && bank.is_selected(slot)
+                };
+                banks.get_selections().iter().any(held)
+            };
+            let needed = selection(QUOTE_PCRS).step("select registers")?;
+            let all = needed.get_selections().iter().flat_map(PcrSelection::selected).all(on);
+            if !all {
+                return Err(Error::Lacks { what: bank, cure });
+            }
+        }
+        if let Some(CapabilityData::EccCurves(curves)) = self.capability(CapabilityType::EccCurves)
+            && !curves.into_inner().contains(&EccCurveIdentifier::NistP256)
+        {
+            let cure = "no setting gives it one; update its firmware, or use a machine with a newer TPM";
+            return Err(Error::Lacks { what: "ECC keys on the curve P-256", cure });
+        }
+        Ok(())
+    }
+
+    /// A list of what the TPM has; none where it does not tell in a form that is understood.
+    fn capability(&mut self, kind: CapabilityType) -> Option<CapabilityData> {
+        let told = self.context.execute_without_session(|context| context.get_capability(kind, 0, CAPABILITIES));
+        told.ok().map(|(data, _)| data)
     }
 
     /// Makes a primary key, hands it to `f`, and flushes it.

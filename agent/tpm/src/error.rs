@@ -23,6 +23,14 @@ pub enum Error {
         #[source]
         source: tss_esapi::Error,
     },
+    /// The TPM has not what the proof needs.
+    #[error("the TPM has no {what}, so this machine cannot prove what it is: {cure}")]
+    Lacks {
+        /// What is missing.
+        what: &'static str,
+        /// What a person can do.
+        cure: &'static str,
+    },
     /// A TPM command failed.
     #[error("the TPM failed to {step}")]
     Command {

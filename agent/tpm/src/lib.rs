@@ -17,6 +17,7 @@ mod endorsement;
 mod error;
 mod import;
 mod keys;
+mod presence;
 mod prove;
 mod seal;
 mod templates;
@@ -27,6 +28,7 @@ pub use endorsement::{EkKind, EndorsementKey};
 pub use error::Error;
 pub use import::WrappedKey;
 pub use keys::PublicKey;
+pub use presence::Presence;
 pub use prove::{Attestation, Quote};
 pub use worker::Tpm;
 

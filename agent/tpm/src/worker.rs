@@ -54,6 +54,13 @@ impl Tpm {
         }
     }
 
+    /// That the TPM has what the proof needs.
+    ///
+    /// Errors: [`Error::Lacks`] names what it has not, and what a person can do.
+    pub fn check(&self) -> Result<(), Error> {
+        self.call(Device::check)
+    }
+
     /// The endorsement keys that the TPM has, the preferred one first, with their certificates where it holds them.
     pub fn endorsement_keys(&self) -> Result<Vec<EndorsementKey>, Error> {
         self.call(Device::endorsement_keys)

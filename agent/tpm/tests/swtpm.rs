@@ -45,6 +45,14 @@ fn both_endorsement_keys_are_found_with_their_certificates() {
 }
 
 #[test]
+fn a_tpm_without_the_registers_of_the_proof_is_told_by_what_it_lacks() {
+    let (good, bad) = (Swtpm::new(), Swtpm::with_banks("sha1"));
+    Tpm::open(&good.tcti()).expect("open").check().expect("control");
+    let error = Tpm::open(&bad.tcti()).expect("open").check().expect_err("no SHA-256 bank").to_string();
+    assert!(error.contains("SHA-256 bank") && error.contains("tpm2_pcrallocate"), "{error}");
+}
+
+#[test]
 fn the_node_key_signs_and_survives_nothing_but_the_boot() {
     let mut swtpm = Swtpm::new();
     let tpm = Tpm::open(&swtpm.tcti()).expect("open");

@@ -7,6 +7,7 @@
 use crate::code::Code;
 use crate::digest::Digest;
 use crate::question::Channel;
+use crate::sessions::Opening as _;
 use crate::tpm::Entropy;
 use crate::verdict::{Checks, Refusal, Verdict};
 use crate::verifier::{Admitted, Attested, Pending, Reference, admit_bootstrap, check_proof, refusal};

@@ -134,6 +134,14 @@ codes! {
     RoleNotAdmitted = "ROLE_NOT_ADMITTED", Nothing, "the rule does not admit the Machine's role";
     RoleMismatch = "ROLE_MISMATCH", Nothing, "the claimed role is not the Machine's";
 
+    NoTpm = "NO_TPM", Nothing, "the machine has no TPM, and the rule that decides does not say insecure_no_tpm";
+    TpmExpected = "TPM_EXPECTED", Nothing, "the Machine is not one without a TPM: it joins by its proof and in no other way";
+    UnprovenKey = "UNPROVEN_KEY", Nothing, "the key of the machine without a TPM is not an ECDSA P-256 key in its one encoding";
+    UnprovenSignature = "UNPROVEN_SIGNATURE", Nothing, "the answer is not signed for this exchange by the key that was announced";
+    NodeKeyInUse = "NODE_KEY_IN_USE", Nothing,
+        "the Machine's certificate over another node key has not ended, and without a TPM nothing tells the machine after a reboot from another one";
+    NotProven = "NOT_PROVEN", Nothing, "without a TPM this cannot be proven";
+
     CsrHash = "CSR_HASH", Nothing, "the certificate requests are not those announced";
     CsrMalformed = "CSR_MALFORMED", Suspect, "a certificate request cannot be parsed";
     CsrSignature = "CSR_SIGNATURE", Suspect, "a certificate request is not signed by its own key";

@@ -50,6 +50,7 @@ pub struct CheckedRule {
     pub(crate) ttl_seconds: u64,
     pub(crate) sans_inventory: bool,
     pub(crate) roles: Vec<String>,
+    pub(crate) insecure_no_tpm: bool,
 }
 
 /// Who decides, once the machine has proved which it is.
@@ -97,6 +98,11 @@ impl CheckedRule {
     /// Whether what fails refuses, whoever the machine is.
     pub(crate) fn enforces(&self) -> bool {
         self.decides == Decides::Verifier
+    }
+
+    /// Whether machines without a TPM are let in.
+    pub(crate) fn admits_without_tpm(&self) -> bool {
+        self.insecure_no_tpm && !self.enforces()
     }
 
     /// Lifetime of certificates, in seconds.
@@ -230,6 +236,12 @@ impl TryFrom<&Rule> for CheckedRule {
         let ttl_seconds =
             bounded(ttl, DEFAULT_TTL_SECONDS, MIN_TTL_SECONDS, MAX_TTL_SECONDS, "certificate.ttl", &mut faults);
         let sans_inventory = inventory(&rule.certificate.sans, "certificate.sans", &mut faults);
+        if rule.insecure_no_tpm && decides == Decides::Verifier {
+            faults.push(
+                "insecure_no_tpm: found true, expected none: there is nothing to verify; set policy = \"queue\" or take it out"
+                    .to_owned(),
+            );
+        }
         if !faults.is_empty() {
             return Err(RuleFaults { rule: rule.name.clone(), faults });
         }
@@ -250,6 +262,7 @@ impl TryFrom<&Rule> for CheckedRule {
             ttl_seconds,
             sans_inventory,
             roles: rule.certificate.roles.clone(),
+            insecure_no_tpm: rule.insecure_no_tpm,
         })
     }
 }

@@ -10,8 +10,8 @@ use crate::digest::Digest;
 use crate::question::Purpose;
 use crate::tpm::Entropy;
 use crate::verdict::Refusal;
-use crate::verifier::{Admitted, Pending};
-use crate::wire::{Challenge, SESSION_SECONDS, SessionId};
+use crate::verifier::Pending;
+use crate::wire::{SESSION_SECONDS, SessionId};
 use std::collections::{BTreeSet, HashMap};
 
 /// How long the end of a session is remembered, so that a late or second answer is named for what it is, in seconds.
@@ -33,17 +33,43 @@ impl Default for Limits {
     }
 }
 
+/// A caller that was admitted and is to be given a challenge.
+pub trait Opening {
+    /// What the session holds.
+    type Pending: HalfOpen;
+    /// What the caller gets.
+    type Challenge;
+
+    /// What the exchange is for.
+    fn purpose(&self) -> Purpose;
+
+    /// Whose share of the table it takes: the endorsement key or, of a machine without a TPM, its node key.
+    fn party(&self) -> Digest;
+
+    /// Makes the challenge.
+    fn challenge(self, rng: &mut impl Entropy) -> Result<(Self::Pending, Self::Challenge), Box<Refusal>>;
+}
+
+/// An exchange whose answer is awaited.
+pub trait HalfOpen {
+    /// The session's name.
+    fn session(&self) -> &SessionId;
+
+    /// Whose share of the table it takes.
+    fn party(&self) -> Digest;
+}
+
 #[derive(Debug)]
-enum Slot {
-    Open(Box<Pending>),
+enum Slot<P> {
+    Open(Box<P>),
     Used,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct Entry<P> {
     opened: u64,
     class: Class,
-    slot: Slot,
+    slot: Slot<P>,
 }
 
 /// What is counted apart.
@@ -64,18 +90,30 @@ impl Class {
     }
 }
 
-/// The table.
-#[derive(Debug, Default)]
-pub struct Sessions {
+/// The table. Each protocol has one of its own, so that no session of one can be answered by the other.
+#[derive(Debug)]
+pub struct Sessions<P = Pending> {
     limits: Limits,
-    entries: HashMap<SessionId, Entry>,
+    entries: HashMap<SessionId, Entry<P>>,
     ends: BTreeSet<(u64, SessionId)>,
     open_by_ek: HashMap<(Class, Digest), Vec<(u64, SessionId)>>,
     /// Entries of each class.
     held: HashMap<Class, usize>,
 }
 
-impl Sessions {
+impl<P> Default for Sessions<P> {
+    fn default() -> Self {
+        Self {
+            limits: Limits::default(),
+            entries: HashMap::new(),
+            ends: BTreeSet::new(),
+            open_by_ek: HashMap::new(),
+            held: HashMap::new(),
+        }
+    }
+}
+
+impl<P: HalfOpen> Sessions<P> {
     /// An empty table.
     pub fn new(limits: Limits) -> Self {
         Self { limits, ..Self::default() }
@@ -88,10 +126,15 @@ impl Sessions {
     }
 
     /// Opens a session and makes its challenge. Refused when the table or the EK's share is full.
-    pub fn open(&mut self, admitted: Admitted, now: u64, rng: &mut impl Entropy) -> Result<Challenge, Box<Refusal>> {
+    pub fn open<A: Opening<Pending = P>>(
+        &mut self,
+        admitted: A,
+        now: u64,
+        rng: &mut impl Entropy,
+    ) -> Result<A::Challenge, Box<Refusal>> {
         self.forget(now);
         let class = Class::of(admitted.purpose());
-        let key = (class, *admitted.ek_hash());
+        let key = (class, admitted.party());
         let live = self.open_by_ek.get(&key).map_or(0, |sessions| {
             sessions.iter().filter(|(opened, _)| now.saturating_sub(*opened) < SESSION_SECONDS).count()
         });
@@ -111,7 +154,7 @@ impl Sessions {
     }
 
     /// Takes a session for its one answer.
-    pub fn take(&mut self, session: &SessionId, now: u64) -> Result<Pending, Code> {
+    pub fn take(&mut self, session: &SessionId, now: u64) -> Result<P, Code> {
         let Some(entry) = self.entries.get_mut(session) else { return Err(Code::SessionUnknown) };
         let expired = now.saturating_sub(entry.opened) >= SESSION_SECONDS;
         match std::mem::replace(&mut entry.slot, Slot::Used) {
@@ -122,7 +165,7 @@ impl Sessions {
                 Err(Code::SessionExpired)
             }
             Slot::Open(pending) => {
-                let key = (entry.class, pending.ek_hash());
+                let key = (entry.class, pending.party());
                 self.close(key, session);
                 Ok(*pending)
             }
@@ -160,7 +203,7 @@ impl Sessions {
                 *held = held.saturating_sub(1);
             }
             if let Slot::Open(pending) = entry.slot {
-                self.close((entry.class, pending.ek_hash()), &id);
+                self.close((entry.class, pending.party()), &id);
             }
         }
     }

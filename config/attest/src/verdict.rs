@@ -18,8 +18,9 @@ pub struct MachineId {
     pub uid: String,
 }
 
-/// Holding one proves that evidence with a good HMAC(S, Q) and a good signature by the Machine's AK was seen: only then may
-/// the Machine's state be changed. Only the verifier makes it.
+/// Holding one proves that evidence with a good HMAC(S, Q) and a good signature by the Machine's AK was seen or, of a Machine
+/// without a TPM, a good signature by the key that it was let in with: only then may the Machine's state be changed. Only the
+/// verifier makes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProvenMachine {
     id: MachineId,

@@ -1,8 +1,8 @@
 //! WIRE.md says what the code does.
 
 use config_attest::pcr::{NK_PCRS, QUOTE_PCRS, Selection};
-use config_attest::wire::{self, Claims};
-use config_attest::{Code, Consequence, Digest, Purpose};
+use config_attest::wire::{self, Claims, Transcript};
+use config_attest::{Code, Consequence, Digest, Purpose, unproven};
 
 const DOCUMENT: &str = include_str!("../WIRE.md");
 
@@ -28,11 +28,16 @@ fn paths_labels_registers_and_limits_are_the_documented_ones() {
         wire::BOOTSTRAP_HELLO_PATH,
         wire::BOOTSTRAP_CHALLENGE_PATH,
         wire::BOOTSTRAP_ADMIT_PATH,
+        unproven::SESSIONS_PATH,
+        unproven::RENEWALS_PATH,
     ] {
         assert!(DOCUMENT.contains(path), "{path}");
     }
     for purpose in [Purpose::Join, Purpose::Renew, Purpose::Bootstrap] {
         assert!(DOCUMENT.contains(&format!("`{}`", purpose.label())));
+    }
+    for label in [unproven::label(Purpose::Join), unproven::label(Purpose::Renew)] {
+        assert!(DOCUMENT.contains(&format!("`{label}`")));
     }
     let registers = QUOTE_PCRS.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
     assert!(DOCUMENT.contains(&format!("`[{registers}]`")));
@@ -61,6 +66,32 @@ fn hashes_of_claims_and_requests_are_golden() {
     assert_ne!(claims.hash(), Claims { role: String::new(), ..claims }.hash());
     let requests = wire::csr_hash(b"client", b"serving");
     assert_eq!(requests, Digest::of(b"\0\0\0\x06client\0\0\0\x07serving"));
+}
+
+/// What another implementation must sign without a TPM, byte for byte.
+#[test]
+fn what_a_machine_without_a_tpm_signs_is_golden() {
+    let part = |text: &[u8]| Digest::of(text);
+    let transcript = Transcript {
+        nonce: part(b"nonce"),
+        csr_hash: part(b"requests"),
+        claims_hash: part(b"claims"),
+        server_spki: part(b"server"),
+        exporter: part(b"exporter"),
+    };
+    let session = wire::SessionId([0xab; 16]);
+    for (purpose, label) in [(Purpose::Join, &b"\0\x0bunproven/v1"[..]), (Purpose::Renew, b"\0\x13unproven/v1 renewal")]
+    {
+        let mut bytes = [label, &[0, 16], &[0xab; 16]].concat();
+        for text in [&b"nonce"[..], b"key", b"requests", b"claims", b"server", b"exporter"] {
+            bytes.extend_from_slice(&[0, 32]);
+            bytes.extend_from_slice(part(text).as_bytes());
+        }
+        let question = unproven::question(purpose, &session, &part(b"key"), &transcript);
+        assert_eq!(question, Digest::of(&bytes));
+        let signed = [&b"pratique unproven/v1 signature\n"[..], question.as_bytes()].concat();
+        assert_eq!((unproven::signed(&question), signed.len()), (signed, 31 + 32));
+    }
 }
 
 #[test]

@@ -39,9 +39,9 @@ pub const VERSION: &str = "v1alpha1";
 pub const IMAGE_LABEL: &str = "pratique.dev/image";
 /// Label on a Node: the role of the image that it proved.
 pub const ROLE_LABEL: &str = "pratique.dev/role";
-/// Label on the Node of a machine that proves nothing: `static`.
+/// Label on the Node of a machine that proves nothing: `static` or `no-tpm`.
 pub const JOIN_LABEL: &str = "pratique.dev/join";
-/// Label on a Node that a policy let in without looking; says which.
+/// Label on a Node that a policy let in without looking, or that has no TPM: `always-approve` or `no-tpm`.
 pub const INSECURE_LABEL: &str = "pratique.dev/insecure";
 /// Upstream's label prefix by which `kubectl get nodes` shows roles.
 pub const NODE_ROLE_LABEL_PREFIX: &str = "node-role.kubernetes.io/";

@@ -43,6 +43,10 @@ pub struct MachineSpec {
     /// The machine proves nothing: an admin issued its certificates out of band (`pratique issue`), and it gets no others.
     #[serde(rename = "static", skip_serializing_if = "std::ops::Not::not")]
     pub is_static: bool,
+    /// The machine has no TPM, so it can prove nothing: it joins only by a rule that says `insecure_no_tpm`. One that has
+    /// endorsement keys, or was ever bound to one, never joins this way.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub insecure_no_tpm: bool,
     /// Admin's act: do not admit, whatever it proves.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub retired: bool,
@@ -78,6 +82,8 @@ pub enum MachineState {
     Pending,
     /// Its last proof was accepted.
     Trusted,
+    /// Let in although it can prove nothing: it has no TPM.
+    Unproven,
     /// A renewal failed in a way that may be innocent; no renewal, no new pods.
     Suspect,
     /// It proved something that policy refuses; its certificates are denied.

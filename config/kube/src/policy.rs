@@ -99,6 +99,9 @@ pub struct Rule {
     /// How `queue` keeps requests.
     #[serde(skip_serializing_if = "QueueRule::is_usual")]
     pub queue: QueueRule,
+    /// Machines without a TPM, which can prove nothing, are let in too; with `queue` and `insecure-always-approve` only.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub insecure_no_tpm: bool,
 }
 
 /// How `queue` keeps requests for a person.

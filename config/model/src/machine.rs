@@ -20,6 +20,8 @@ pub const USER_DATA_SOURCES: [&str; 10] =
 pub struct MachineConfig {
     /// The name that it claims; the master decides by its inventory.
     pub name: Option<NodeName>,
+    /// Whether it may ask without proving anything where it has no TPM.
+    pub insecure_no_tpm: bool,
     /// What an admin issued to it, where it proves nothing itself.
     pub identity: Option<IssuedIdentity>,
     /// Whom it belongs to.
@@ -104,7 +106,12 @@ pub struct Reserved {
 
 /// Checks a machine document.
 pub(crate) fn check(raw: RawMachineDocument, sink: &mut Sink<'_>) -> Option<MachineConfig> {
-    let name = raw.machine.and_then(|machine| machine.value.name).and_then(|name| sink.parse(&name));
+    let raw_machine = raw.machine.map(|machine| machine.value).unwrap_or_default();
+    let name = raw_machine.name.and_then(|name| sink.parse(&name));
+    let no_tpm = raw_machine.insecure_no_tpm.filter(|flag| flag.value);
+    if let Some(flag) = &no_tpm {
+        without_tpm(&flag.place, name.is_some(), raw.cluster.is_some(), raw.identity.is_some(), sink);
+    }
     let network = network::check(raw.network, sink);
     let registries = registries(raw.registry, sink);
     let node = node(raw.node, sink);
@@ -115,7 +122,26 @@ pub(crate) fn check(raw: RawMachineDocument, sink: &mut Sink<'_>) -> Option<Mach
     }
     let parts = cluster::Parts { cluster: raw.cluster, rule: raw.rule, storage: raw.storage };
     let membership = membership(raw.master.as_ref(), raw.discovery.as_ref(), parts, sink);
-    Some(MachineConfig { name, identity, membership: membership?, network, registries, node })
+    let insecure_no_tpm = no_tpm.is_some();
+    Some(MachineConfig { name, insecure_no_tpm, identity, membership: membership?, network, registries, node })
+}
+
+/// A machine without a TPM joins a master under a name of its own: it has no key that could give it one.
+fn without_tpm(place: &Place, named: bool, founds: bool, issued: bool, sink: &mut Sink<'_>) {
+    const FLAG: &str = "`insecure_no_tpm = true`";
+    if founds {
+        let suggestion = "a master on a host without a TPM needs no agent; a machine that is to be one needs a TPM";
+        let found = format!("{FLAG} beside `[cluster]`");
+        let expected = "a machine that joins: a master keeps the cluster's keys in its TPM";
+        sink.suggest(FaultKind::Conflict, place, found, expected, Some(suggestion.to_owned()));
+    } else if issued {
+        let suggestion = "take it out: with `[identity]` nothing is proven anyway";
+        let found = format!("{FLAG} beside `[identity]`");
+        sink.suggest(FaultKind::Conflict, place, found, "one of the two", Some(suggestion.to_owned()));
+    } else if !named && !sink.has_fault_at("machine.name") {
+        let expected = "`name` under `[machine]`: without an endorsement key nothing else gives the machine a name";
+        sink.fault(FaultKind::Missing, place, format!("{FLAG} of a machine without a name"), expected);
+    }
 }
 
 /// An issued identity is of a named node that joins a master.

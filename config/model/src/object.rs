@@ -89,6 +89,9 @@ fn fields(rule: &Rule) -> Vec<Field> {
     if rule.queue != QueueRule::default() {
         fields.push(("queue", queue(&rule.queue)));
     }
+    if rule.insecure_no_tpm {
+        fields.push(("insecure_no_tpm", "true".to_owned()));
+    }
     fields
 }
 
@@ -236,6 +239,24 @@ mod tests {
         let near =
             faults.iter().find(|fault| fault.path == "spec.rules[1].signers[0]").map(|fault| fault.text.as_str());
         assert!(near.is_some_and(|text| text.contains("did you mean \"kubernetes.io/kubelet-serving\"?")), "{near:?}");
+    }
+
+    #[test]
+    fn without_a_tpm_only_a_person_or_nobody_lets_a_machine_in() {
+        let mut spec = policy(EXAMPLE);
+        spec.rules[0].insecure_no_tpm = true;
+        let faults = check_policy(&spec);
+        assert_eq!(faults.len(), 1, "{faults:?}");
+        assert_eq!(faults[0].path, "spec.rules[0].insecureNoTpm");
+        assert!(faults[0].text.contains("queue"), "{faults:?}");
+        let rule = "version = 1\nkind = \"policy\"\n[[rule]]\nname = \"edge\"\ninsecure_no_tpm = true\n\
+                    signers = [\"pratique.dev/node-client\", \"pratique.dev/node-serving\"]\n";
+        for word in ["queue", "insecure-always-approve"] {
+            let spec = policy(&format!("{rule}policy = \"{word}\"\n"));
+            assert!(spec.rules[0].insecure_no_tpm);
+            assert_eq!(check_policy(&spec), []);
+            assert_eq!(policy(&document(&spec)), spec);
+        }
     }
 
     #[test]

@@ -43,7 +43,7 @@ raw!(
 
 raw!(
     /// `[machine]`
-    RawMachine { name: String }
+    RawMachine { name: String, insecure_no_tpm: bool }
 );
 raw!(
     /// `[master]`
@@ -148,6 +148,7 @@ raw!(
         config: RawRuleConfig,
         certificate: RawRuleCertificate,
         queue: RawRuleQueue,
+        insecure_no_tpm: bool,
     }
 );
 raw!(

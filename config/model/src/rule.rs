@@ -137,12 +137,14 @@ fn rule(entry: At<RawRule>, known: Option<&Known>, names: &mut Names, sink: &mut
     }
     let certificate = certificate(raw.certificate, policy, sink);
     let queue = queue(raw.queue, policy, sink);
+    let insecure_no_tpm = no_tpm(raw.insecure_no_tpm.as_ref(), policy, &signers, sink);
     let mut rule = Rule {
         name: name?.to_string(),
         signers: signers.iter().map(ToString::to_string).collect(),
         policy,
         certificate,
         queue,
+        insecure_no_tpm,
         ..Rule::default()
     };
     if verified {
@@ -280,6 +282,28 @@ fn refuse_other_signers(list: Option<&At<Texts>>, sink: &mut Sink<'_>) {
         let expected = "signers of machines: requests of others bring no evidence that cloud-verify could look at";
         sink.suggest(FaultKind::Conflict, &text.place, quoted(&text.value), expected, suggestion);
     }
+}
+
+/// Whether machines without a TPM are let in, which only a person or nobody can do: there is nothing to verify.
+fn no_tpm(flag: Option<&At<bool>>, policy: PolicyName, signers: &[Signer], sink: &mut Sink<'_>) -> bool {
+    let Some(At { place, .. }) = flag.filter(|flag| flag.value) else { return false };
+    let machines = [identity::NODE_CLIENT_SIGNER, identity::NODE_SERVING_SIGNER];
+    let found = "`insecure_no_tpm = true`";
+    match policy {
+        PolicyName::CloudVerify | PolicyName::AlwaysReject => {
+            let suggestion = "set `policy = \"queue\"`, so that a person decides, or take it out";
+            let expected = "none: a machine without a TPM proves nothing, so only `queue` and `insecure-always-approve` \
+                            can let it in";
+            sink.suggest(FaultKind::Conflict, place, found, expected, Some(suggestion.to_owned()));
+        }
+        PolicyName::Queue | PolicyName::InsecureAlwaysApprove => {
+            if !signers.iter().any(|signer| machines.contains(&signer.to_string().as_str())) {
+                let expected = "a rule that names the signers of machines";
+                sink.suggest(FaultKind::Conflict, place, found, expected, Some("take it out".to_owned()));
+            }
+        }
+    }
+    true
 }
 
 /// How requests wait.

@@ -29,6 +29,9 @@ pub(crate) struct MachineArgs {
     /// Name of an EK issuer of the cluster's configuration.
     #[arg(long, value_name = "NAME")]
     ek_issuer: Vec<String>,
+    /// The machine has no TPM and can prove nothing: it joins only by a rule that says `insecure_no_tpm = true`.
+    #[arg(long, conflicts_with_all = ["ek", "ek_hash", "ek_issuer", "user_data"])]
+    insecure_no_tpm: bool,
     /// The exact user-data that it boots with. Repeat to allow more than one.
     #[arg(long, value_name = "FILE")]
     user_data: Vec<PathBuf>,
@@ -60,11 +63,18 @@ fn describe(args: &MachineArgs) -> Result<Machine> {
     for text in &args.ek_hash {
         hashes.push(ek::hash_of_text(text)?);
     }
-    if hashes.is_empty() && args.ek_issuer.is_empty() {
+    if args.insecure_no_tpm && args.role != "worker" {
+        return Err(Error::input(
+            format!("--role {}", args.role),
+            "a master without a TPM",
+            "a master keeps the cluster's keys in its TPM; name --role worker, or a machine that has one",
+        ));
+    }
+    if hashes.is_empty() && args.ek_issuer.is_empty() && !args.insecure_no_tpm {
         return Err(Error::input(
             "the machine's identity",
             "none of --ek, --ek-hash and --ek-issuer is given",
-            "give the machine's EK certificate with --ek FILE",
+            "give the machine's EK certificate with --ek FILE, or say that it has no TPM with --insecure-no-tpm",
         ));
     }
     let digests = args.user_data.iter().map(|file| digest(&args.source, file)).collect::<Result<Vec<_>>>()?;
@@ -77,6 +87,7 @@ fn describe(args: &MachineArgs) -> Result<Machine> {
             ..EkSelector::default()
         },
         config_digests: digests,
+        insecure_no_tpm: args.insecure_no_tpm,
         ..MachineSpec::default()
     };
     Ok(Machine::named(&args.name, spec))
@@ -93,5 +104,34 @@ pub(crate) fn digest(source: &str, file: &Path) -> Result<String> {
             "name the machine's user-data",
         )),
         Err(faults) => Err(Error::Faults(faults.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{CommandFactory as _, FromArgMatches as _, Parser};
+
+    #[derive(Debug, Parser)]
+    struct Words {
+        #[command(flatten)]
+        machine: MachineArgs,
+    }
+
+    fn described(words: &[&str]) -> std::result::Result<Machine, String> {
+        let matches = Words::command().try_get_matches_from([&["machine"], words].concat());
+        let words = matches.and_then(|matches| Words::from_arg_matches(&matches)).map_err(|fault| fault.to_string())?;
+        describe(&words.machine).map_err(|fault| fault.to_string())
+    }
+
+    #[test]
+    fn a_machine_without_a_tpm_is_said_to_have_none_and_nothing_of_one() {
+        let machine = described(&["--name", "edge-1", "--insecure-no-tpm"]).unwrap();
+        assert!(machine.spec.insecure_no_tpm && machine.spec.ek == EkSelector::default());
+        let hash = format!("sha256:{}", "0a".repeat(32));
+        assert!(described(&["--name", "edge-1"]).unwrap_err().contains("--insecure-no-tpm"));
+        assert!(described(&["--name", "edge-1", "--insecure-no-tpm", "--ek-hash", &hash]).is_err());
+        assert!(described(&["--name", "edge-1", "--insecure-no-tpm", "--role", "master"]).is_err());
+        assert!(!described(&["--name", "edge-1", "--ek-hash", &hash]).unwrap().spec.insecure_no_tpm);
     }
 }

@@ -6,7 +6,7 @@ use crate::inventory::Inventory;
 use crate::journal::Journal;
 use crate::{node, record, request};
 use config_attest::verifier::Verified;
-use config_attest::wire::{Certificates, Evidence};
+use config_attest::wire::Certificates;
 use config_kube::identity::{NODE_CLIENT_SIGNER, NODE_SERVING_SIGNER};
 use config_kube::k8s_openapi::api::core::v1::Node;
 use config_kube::machine::CertificateRef;
@@ -15,6 +15,13 @@ use master_api::{ApiError, Client, Happening, Patch, Reason, Recorder, Severity}
 use master_ca::{Authority, NodeCertificates};
 use serde_json::json;
 use std::time::SystemTime;
+
+/// Both certificate requests of a node, DER.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Requests<'a> {
+    pub(crate) client: &'a [u8],
+    pub(crate) serving: &'a [u8],
+}
 
 /// What an admission needs.
 #[derive(Debug, Clone, Copy)]
@@ -32,7 +39,7 @@ pub(crate) struct Admission<'a> {
 pub(crate) async fn admit(
     admission: &Admission<'_>,
     verified: &Verified,
-    evidence: &Evidence,
+    requests: &Requests<'_>,
     now: SystemTime,
 ) -> Result<Certificates, Error> {
     let machines = admission.inventory.machines();
@@ -46,25 +53,32 @@ pub(crate) async fn admit(
     };
     let after = record::admission(admission.client, admission.inventory, machine, verified, certificate, now).await?;
     admission.journal.admitted(machine, verified, &after).await?;
-    record_requests(admission.client, verified, evidence, &issued)
+    record_requests(admission.client, verified, requests, &issued)
         .await
         .map_err(|source| Error::Api { what: "the certificate requests", source })?;
     ensure_node(admission.client, machine, verified).await.map_err(|source| Error::Api { what: "the Node", source })?;
-    if verified.admission().policy == PolicyName::InsecureAlwaysApprove {
+    if verified.is_unproven() || verified.admission().policy == PolicyName::InsecureAlwaysApprove {
         warn(admission, machine, verified).await;
     }
     Ok(answer(admission.authority, verified, &issued, now))
 }
 
-/// Says what nobody looked at.
+/// Says what nobody looked at, and what nobody can look at.
 async fn warn(admission: &Admission<'_>, machine: &Machine, verified: &Verified) {
-    let failed = verified.verdict().failed();
-    let message = format!(
-        "rule `{}` (insecure-always-approve) let this machine in without anybody looking; not proven: {failed}",
-        verified.rule()
-    );
+    let (failed, rule) = (verified.verdict().failed(), verified.rule());
+    let nobody = verified.admission().policy == PolicyName::InsecureAlwaysApprove;
+    let (reason, how) = match (verified.is_unproven(), nobody) {
+        (false, _) => {
+            ("InsecureAlwaysApprove", "(insecure-always-approve) let this machine in without anybody looking")
+        }
+        (true, true) => (
+            "NoTpm",
+            "(insecure-always-approve, insecure_no_tpm) let this machine without a TPM in without anybody looking",
+        ),
+        (true, false) => ("NoTpm", "(insecure_no_tpm) let this machine without a TPM in on a person's word"),
+    };
+    let message = format!("rule `{rule}` {how}; not proven: {failed}");
     tracing::warn!(node = verified.node_name(), "{message}");
-    let reason = "InsecureAlwaysApprove";
     let happening = Happening { severity: Severity::Warning, reason, action: "Admit", message };
     admission.events.record(machine, &happening).await;
 }
@@ -84,13 +98,13 @@ fn answer(authority: &Authority, verified: &Verified, issued: &NodeCertificates,
 async fn record_requests(
     client: &Client,
     verified: &Verified,
-    evidence: &Evidence,
+    requests: &Requests<'_>,
     issued: &NodeCertificates,
 ) -> Result<(), ApiError> {
     let machine = verified.machine_id().name.as_str();
     let both = [
-        (NODE_CLIENT_SIGNER, evidence.client_csr.as_bytes(), &issued.client),
-        (NODE_SERVING_SIGNER, evidence.serving_csr.as_bytes(), &issued.serving),
+        (NODE_CLIENT_SIGNER, requests.client, &issued.client),
+        (NODE_SERVING_SIGNER, requests.serving, &issued.serving),
     ];
     for (signer, request, issued) in both {
         let (admission, rule, seconds) = (verified.admission(), verified.rule(), verified.ttl_seconds());

@@ -33,7 +33,7 @@ impl Standing {
         }
         match status.state {
             MachineState::Untrusted => Self::Untrusted(status.reason.clone()),
-            MachineState::Pending | MachineState::Trusted | MachineState::Suspect => {
+            MachineState::Pending | MachineState::Trusted | MachineState::Unproven | MachineState::Suspect => {
                 Self::Admitted(status.node_key.clone())
             }
         }

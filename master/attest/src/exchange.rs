@@ -4,7 +4,7 @@
 //! of one Machine are taken one after another, and each sees what the one before recorded. What is done with a machine that
 //! proved which it is, its policy says (`policy`).
 
-use crate::admit::{self, Admission};
+use crate::admit::{self, Admission, Requests};
 use crate::answer::{self, Answer};
 use crate::entropy::SystemEntropy;
 use crate::error::chain;
@@ -22,10 +22,10 @@ use config_attest::policy::CheckedRule;
 use config_attest::release::KnownRelease;
 use config_attest::sessions::{Limits, Sessions};
 use config_attest::verifier::{
-    Approval, Claimant, Judged, Pending, Reference, RenewingPeer, Shown, Verified, check_evidence, check_hello,
-    check_renewal,
+    Approval, Claimant, Judged, Pending, Reference, RenewingPeer, Shown, UnprovenPending, Verified, check_evidence,
+    check_hello, check_renewal,
 };
-use config_attest::wire::{Evidence, Hello, MAX_EVIDENCE_BODY, MAX_HELLO_BODY, SessionId};
+use config_attest::wire::{Claims, Evidence, Hello, MAX_EVIDENCE_BODY, MAX_HELLO_BODY, SessionId};
 use config_attest::{Channel, Code, Digest, EkIssuer, Refusal};
 use config_kube::identity::node_of_user;
 use config_kube::policy::DryRun;
@@ -64,13 +64,15 @@ pub(crate) struct Desk {
     exchanges: Exchanges,
     release_keys: Vec<String>,
     sessions: Mutex<Sessions>,
+    /// Those of machines without a TPM, apart: whatever comes there takes nothing from those that have one.
+    pub(crate) unproven: Mutex<Sessions<UnprovenPending>>,
     limiter: Mutex<Limiter>,
     lanes: Vec<tokio::sync::Mutex<()>>,
     spread: RandomState,
 }
 
 /// Everything that a [`Reference`] borrows.
-struct Held {
+pub(crate) struct Held {
     machines: Arc<config_attest::Inventory>,
     releases: Arc<Vec<KnownRelease>>,
     rule: Box<CheckedRule>,
@@ -104,6 +106,7 @@ impl Desk {
             exchanges: Exchanges::default(),
             release_keys: terms.release_keys.iter().map(|key| key.name().to_owned()).collect(),
             sessions: Mutex::new(Sessions::new(Limits::default())),
+            unproven: Mutex::new(Sessions::new(Limits::default())),
             limiter: Mutex::new(Limiter::new(EACH, ALL, Instant::now())),
             lanes: (0..LANES).map(|_| tokio::sync::Mutex::default()).collect(),
             spread: RandomState::new(),
@@ -149,17 +152,20 @@ impl Desk {
         });
         match outcome {
             Ok(challenge) => Answer::json(&challenge),
-            Err(refusal) => {
-                let code = refusal.code();
-                self.refuse(peer, &claimed(*refusal, &hello)).await;
-                if [Code::SessionsFull, Code::SessionsFullForEk].contains(&code) {
-                    Answer::problem(Code::RateLimited, "too many half-open sessions; try again later")
-                } else if code == Code::ProtocolVersion {
-                    Answer::problem(code, code.meaning())
-                } else {
-                    Answer::refused()
-                }
-            }
+            Err(refusal) => self.not_opened(peer, *refusal, &hello.claims).await,
+        }
+    }
+
+    /// Records why no challenge was given, and tells the caller no more than that.
+    pub(crate) async fn not_opened(&self, peer: &Peer, refusal: Refusal, claims: &Claims) -> Answer {
+        let code = refusal.code();
+        self.refuse(peer, &claimed(refusal, claims)).await;
+        if [Code::SessionsFull, Code::SessionsFullForEk].contains(&code) {
+            Answer::problem(Code::RateLimited, "too many half-open sessions; try again later")
+        } else if code == Code::ProtocolVersion {
+            Answer::problem(code, code.meaning())
+        } else {
+            Answer::refused()
         }
     }
 
@@ -211,8 +217,21 @@ impl Desk {
             Ok(claimant) => claimant,
             Err(refusal) => return self.refused(peer, &refusal).await,
         };
-        match self.decide(claimant, &held, evidence, peer, now).await {
-            Ok(verified) => self.admit(&verified, &held, evidence, peer, now).await,
+        let requests = Requests { client: evidence.client_csr.as_bytes(), serving: evidence.serving_csr.as_bytes() };
+        self.settle(claimant, &held, requests, peer, now).await
+    }
+
+    /// What comes of a machine that asks for no more than it may have: what the policy says, and what follows.
+    pub(crate) async fn settle(
+        &self,
+        claimant: Claimant,
+        held: &Held,
+        requests: Requests<'_>,
+        peer: &Peer,
+        now: SystemTime,
+    ) -> Answer {
+        match self.decide(claimant, held, requests, peer, now).await {
+            Ok(verified) => self.admit(&verified, held, &requests, peer, now).await,
             Err(answer) => answer,
         }
     }
@@ -222,7 +241,7 @@ impl Desk {
         &self,
         claimant: Claimant,
         held: &Held,
-        evidence: &Evidence,
+        requests: Requests<'_>,
         peer: &Peer,
         now: SystemTime,
     ) -> Result<Verified, Answer> {
@@ -235,7 +254,7 @@ impl Desk {
             Ruling::Refuse(code) => Err(claimant.refused(code)),
             Ruling::Wait(wait) => {
                 let remote = remote(peer);
-                let asked = queue::Asked { claimant: &claimant, evidence, remote: &remote, now };
+                let asked = queue::Asked { claimant: &claimant, requests, remote: &remote, now };
                 let keeper = queue::Keeper { client: &self.client, waiting: &self.waiting, inventory: &self.inventory };
                 return Err(match keeper.ask(&asked, &wait).await {
                     Ok(answer) => {
@@ -273,7 +292,7 @@ impl Desk {
         &self,
         verified: &Verified,
         held: &Held,
-        evidence: &Evidence,
+        requests: &Requests<'_>,
         peer: &Peer,
         now: SystemTime,
     ) -> Answer {
@@ -285,7 +304,7 @@ impl Desk {
             events: &self.events,
             generation: held.generation,
         };
-        match admit::admit(&admission, verified, evidence, now).await {
+        match admit::admit(&admission, verified, requests, now).await {
             Ok(certificates) => {
                 let image = verified.image().map_or("unproven", |image| image.id.as_str());
                 tracing::info!(node = verified.node_name(), image, rule = verified.rule(), "admitted");
@@ -300,21 +319,21 @@ impl Desk {
     }
 
     /// Records a refusal and says what its caller may know: by then it has proved which machine it is, or nothing.
-    async fn refused(&self, peer: &Peer, refusal: &Refusal) -> Answer {
+    pub(crate) async fn refused(&self, peer: &Peer, refusal: &Refusal) -> Answer {
         self.refuse(peer, refusal).await;
         let code = refusal.code();
         if code == Code::NameAssigned {
             let own = refusal.verdict().checks.iter().find(|check| check.code == code.as_str());
             return Answer::named(own.map_or("", |check| check.expected.as_str()));
         }
-        if [Code::RequestDenied, Code::QueueFull].contains(&code) {
+        if [Code::RequestDenied, Code::QueueFull, Code::NodeKeyInUse].contains(&code) {
             return Answer::problem(code, code.meaning());
         }
         Answer::refused()
     }
 
     /// Records a refusal: in the Machine where the machine itself proved what is refused, in the ring in any case.
-    async fn refuse(&self, peer: &Peer, refusal: &Refusal) {
+    pub(crate) async fn refuse(&self, peer: &Peer, refusal: &Refusal) {
         let now = SystemTime::now();
         let remote = remote(peer);
         tracing::info!(code = %refusal.code(), remote, message = refusal.message(), "refused");
@@ -332,13 +351,13 @@ impl Desk {
         self.ring.record(Entry::refused(refusal, remote, now));
     }
 
-    fn admit_rate(&self, peer: &Peer) -> Result<(), Answer> {
+    pub(crate) fn admit_rate(&self, peer: &Peer) -> Result<(), Answer> {
         let address = peer.remote.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |remote| remote.ip().to_canonical());
         let admitted = self.limiter.lock().unwrap_or_else(PoisonError::into_inner).admit(address, Instant::now());
         if admitted { Ok(()) } else { Err(Answer::problem(Code::RateLimited, Code::RateLimited.meaning())) }
     }
 
-    fn channel(&self, peer: &Peer) -> Option<Channel> {
+    pub(crate) fn channel(&self, peer: &Peer) -> Option<Channel> {
         Some(Channel { server_spki: self.server_spki, exporter: Digest(peer.exporter?) })
     }
 
@@ -379,7 +398,7 @@ impl Desk {
         unknown
     }
 
-    fn held(&self) -> Result<Held, Box<Refusal>> {
+    pub(crate) fn held(&self) -> Result<Held, Box<Refusal>> {
         let policy = self.inventory.policy().ok_or_else(|| Box::new(Refusal::anonymous(Code::PolicyRejects)))?;
         let generation = policy.metadata.generation.and_then(|g| u64::try_from(g).ok()).unwrap_or(0);
         self.held_by(&policy.spec, generation)
@@ -401,7 +420,7 @@ impl Desk {
         })
     }
 
-    fn reference<'a>(&'a self, held: &'a Held) -> Reference<'a> {
+    pub(crate) fn reference<'a>(&'a self, held: &'a Held) -> Reference<'a> {
         Reference {
             inventory: &held.machines,
             rule: &held.rule,
@@ -415,10 +434,12 @@ impl Desk {
 
     /// Joins and renewals that are held.
     pub(crate) fn held_sessions(&self) -> (usize, usize) {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner).held()
+        let (joins, renewals) = self.sessions.lock().unwrap_or_else(PoisonError::into_inner).held();
+        let unproven = self.unproven.lock().unwrap_or_else(PoisonError::into_inner).held();
+        (joins + unproven.0, renewals + unproven.1)
     }
 
-    fn lane(&self, uid: &str) -> &tokio::sync::Mutex<()> {
+    pub(crate) fn lane(&self, uid: &str) -> &tokio::sync::Mutex<()> {
         let index = usize::try_from(self.spread.hash_one(uid) % 64).unwrap_or(0);
         &self.lanes[index]
     }
@@ -443,17 +464,17 @@ fn dry_run(machine: String, judged: &Judged, at: Timestamp) -> DryRun {
 }
 
 /// A refusal outside the verifier knows no claims; the hello's belong to it where they are printable.
-fn claimed(mut refusal: Refusal, hello: &Hello) -> Refusal {
+fn claimed(mut refusal: Refusal, claims: &Claims) -> Refusal {
     if let Refusal::Anonymous { verdict, .. } = &mut refusal
         && verdict.checks.is_empty()
-        && hello.claims.within_limits()
+        && claims.within_limits()
     {
-        verdict.claims = hello.claims.clone();
+        verdict.claims = claims.clone();
     }
     refusal
 }
 
-fn no_exporter() -> Answer {
+pub(crate) fn no_exporter() -> Answer {
     Answer::problem(Code::Channel, "attestation needs a TLS 1.3 connection of its own")
 }
 
@@ -462,7 +483,7 @@ fn remote(peer: &Peer) -> String {
 }
 
 /// Who renews, by the certificate that the TLS layer verified.
-fn renewing_peer(peer: &Peer) -> Option<RenewingPeer> {
+pub(crate) fn renewing_peer(peer: &Peer) -> Option<RenewingPeer> {
     let leaf = peer.certificates.first()?;
     let extension = NodeExtension::of_certificate(leaf)?;
     let (_, parsed) = X509Certificate::from_der(leaf).ok()?;

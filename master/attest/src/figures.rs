@@ -40,8 +40,8 @@ impl Figures {
         let mut text = String::new();
         let out = &mut text;
         family(out, "pratique_machines", "gauge", "Machines of the inventory, by state.");
-        let words = ["Pending", "Trusted", "Suspect", "Untrusted", "Retired"];
-        let mut counts = [0_u64; 5];
+        let words = ["Pending", "Trusted", "Suspect", "Untrusted", "Retired", "Unproven"];
+        let mut counts = [0_u64; 6];
         let mut oldest = 0.0_f64;
         for machine in machines.iter() {
             let status = machine.status.as_ref();
@@ -51,6 +51,7 @@ impl Figures {
                 Some(MachineState::Trusted) => 1,
                 Some(MachineState::Suspect) => 2,
                 Some(MachineState::Untrusted) => 3,
+                Some(MachineState::Unproven) => 5,
             };
             counts[index] += 1;
             let last = status.and_then(|status| status.last_attestation.as_deref()?.parse::<jiff::Timestamp>().ok());

@@ -78,7 +78,7 @@ impl Journal {
     /// An admission: no certificate leaves the master before its record is on disk.
     pub(crate) async fn admitted(&self, before: &Machine, verified: &Verified, after: &Machine) -> Result<(), Error> {
         let (was, is) = (before.status.clone().unwrap_or_default(), after.status.clone().unwrap_or_default());
-        let renewed = was.state == MachineState::Trusted && was.node_key.is_some() && was.node_key == is.node_key;
+        let renewed = was.state == is.state && was.node_key.is_some() && was.node_key == is.node_key;
         let mut entry = about(if renewed { Kind::Renewed } else { Kind::Joined }, after);
         verified.rule().clone_into(&mut entry.by);
         entry.ek = is.bound_ek.clone().unwrap_or_default();
@@ -91,9 +91,17 @@ impl Journal {
             return self.append(entry).await;
         }
         self.figures.joined.fetch_add(1, Ordering::Relaxed);
+        if verified.is_unproven() {
+            "no TPM: nothing is proven".clone_into(&mut entry.message);
+        }
         let image = entry.image.clone();
         self.append(entry).await?;
-        self.tell(after, Severity::Normal, "Joined", format!("the machine proved itself with image {image}")).await;
+        let message = if verified.is_unproven() {
+            format!("the machine was let in by rule {}; it has no TPM, and nothing is proven", verified.rule())
+        } else {
+            format!("the machine proved itself with image {image}")
+        };
+        self.tell(after, Severity::Normal, "Joined", message).await;
         self.changed(&was, after, "").await;
         let firmware = (&was.pinned_pcrs, &is.pinned_pcrs);
         if firmware.0 != firmware.1 && was.bound_ek == is.bound_ek {
@@ -152,7 +160,7 @@ impl Journal {
         self.note(entry).await;
         match is.state {
             MachineState::Pending => {}
-            MachineState::Trusted => {
+            MachineState::Trusted | MachineState::Unproven => {
                 if matches!(was.state, MachineState::Suspect | MachineState::Untrusted) {
                     let message = format!("the machine is trusted again; decided by {}", by(after));
                     self.tell(after, Severity::Normal, "Readmitted", message).await;

@@ -32,6 +32,7 @@ mod ring;
 mod service;
 mod signer;
 mod standing;
+mod unproven;
 mod verdicts;
 mod waiting;
 

@@ -13,6 +13,9 @@ use std::collections::BTreeMap;
 /// Value of the image's label where none was proved.
 const UNPROVEN: &str = "unproven";
 
+/// Value of the labels of a machine without a TPM.
+const NO_TPM: &str = "no-tpm";
+
 /// A label value of at most 63 characters: what can't be in one becomes `_`.
 fn label_value(text: &str) -> String {
     let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
@@ -29,6 +32,10 @@ pub(crate) fn labels(machine: &Machine, image: Option<&ProvenImage>, policy: Pol
     labels.insert(IMAGE_LABEL.to_owned(), image.map_or_else(|| UNPROVEN.to_owned(), |image| label_value(&image.id)));
     labels.insert(ROLE_LABEL.to_owned(), label_value(role));
     labels.insert(format!("{NODE_ROLE_LABEL_PREFIX}{shown}"), String::new());
+    if machine.spec.insecure_no_tpm {
+        labels.insert(JOIN_LABEL.to_owned(), NO_TPM.to_owned());
+        labels.insert(INSECURE_LABEL.to_owned(), NO_TPM.to_owned());
+    }
     if policy == PolicyName::InsecureAlwaysApprove {
         labels.insert(INSECURE_LABEL.to_owned(), "always-approve".to_owned());
     }
@@ -72,7 +79,8 @@ pub(crate) fn relabel(node: &Node, wanted: &BTreeMap<String, String>) -> Option<
         .filter(|(key, value)| have.get(*key) != Some(value))
         .map(|(key, value)| (key.clone(), Some(value.clone())))
         .collect();
-    let ours = |key: &&String| key.starts_with(NODE_ROLE_LABEL_PREFIX) || key.as_str() == INSECURE_LABEL;
+    let ours =
+        |key: &&String| key.starts_with(NODE_ROLE_LABEL_PREFIX) || [INSECURE_LABEL, JOIN_LABEL].contains(&key.as_str());
     for key in have.keys().filter(ours).filter(|key| !wanted.contains_key(*key)) {
         patch.insert(key.clone(), None);
     }
@@ -82,7 +90,7 @@ pub(crate) fn relabel(node: &Node, wanted: &BTreeMap<String, String>) -> Option<
 /// The taints of a node after its Machine's state was applied; none where nothing changes.
 pub(crate) fn retaint(have: &[Taint], state: MachineState) -> Option<Vec<Taint>> {
     let wanted = match state {
-        MachineState::Pending | MachineState::Trusted => None,
+        MachineState::Pending | MachineState::Trusted | MachineState::Unproven => None,
         MachineState::Suspect => Some(taint(SUSPECT, NO_SCHEDULE)),
         MachineState::Untrusted => Some(taint(UNTRUSTED, NO_EXECUTE)),
     };
@@ -153,6 +161,18 @@ mod tests {
         assert_eq!((have[INSECURE_LABEL].as_str(), have[IMAGE_LABEL].as_str()), ("always-approve", UNPROVEN));
         let patch = relabel(&node, &labels(&machine("worker"), Some(&image()), POLICY)).unwrap();
         assert_eq!(patch[INSECURE_LABEL], None);
+    }
+
+    #[test]
+    fn a_machine_without_a_tpm_says_so_on_its_node_until_it_has_one() {
+        let spec = MachineSpec { role: "worker".to_owned(), insecure_no_tpm: true, ..MachineSpec::default() };
+        let without = Machine::named("m", spec);
+        let node = fresh(&without, None, PolicyName::Queue);
+        let have = node.metadata.labels.as_ref().unwrap();
+        assert_eq!((have[INSECURE_LABEL].as_str(), have[JOIN_LABEL].as_str()), (NO_TPM, NO_TPM));
+        assert_eq!(have[IMAGE_LABEL], UNPROVEN);
+        let patch = relabel(&node, &labels(&machine("worker"), Some(&image()), POLICY)).unwrap();
+        assert_eq!((&patch[INSECURE_LABEL], &patch[JOIN_LABEL]), (&None, &None));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What the queue writes: the request that a person decides, the Machine that an approval makes, and words for both ends.
 
+use crate::admit::Requests;
 use crate::answer::Answer;
 use crate::error::Error;
 use crate::inventory::Inventory;
@@ -7,7 +8,6 @@ use crate::policy::{Fresh, Wait};
 use crate::record;
 use crate::waiting::{EK, EXPIRES, ID, LABEL, Waiting};
 use config_attest::verifier::{Approval, Claimant};
-use config_attest::wire::Evidence;
 use config_attest::{Code, Verdict};
 use config_kube::Machine;
 use config_kube::identity::{ATTESTATION_USER, NODE_CLIENT_SIGNER};
@@ -24,11 +24,15 @@ const APPROVED_BY: &str = "pratique.dev/approved-request";
 /// Longest annotation; the whole of it is in the NodeAttestation.
 const NOTE: usize = 8 * 1024;
 
-/// A machine that asks, with its evidence.
+/// What a person is told first of a machine without a TPM.
+const NO_TPM: &str = "NOTHING: it has no TPM; whoever holds a key that anybody can make says that it is this machine. Approve only \
+                      where the machine's own console shows this node key";
+
+/// A machine that asks, with its requests.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Asked<'a> {
     pub(crate) claimant: &'a Claimant,
-    pub(crate) evidence: &'a Evidence,
+    pub(crate) requests: Requests<'a>,
     pub(crate) remote: &'a str,
     pub(crate) now: SystemTime,
 }
@@ -103,7 +107,7 @@ pub(crate) async fn drop_request(client: &Client, waiting: &Waiting, name: &str)
 fn object(asked: &Asked<'_>, name: &str, fresh: &Fresh) -> CertificateSigningRequest {
     let (claimant, verdict) = (asked.claimant, asked.claimant.verdict());
     let seconds = i32::try_from(claimant.rule().ttl_seconds().max(600)).ok();
-    let pem = master_ca::pem("CERTIFICATE REQUEST", asked.evidence.client_csr.as_bytes());
+    let pem = master_ca::pem("CERTIFICATE REQUEST", asked.requests.client);
     let mut notes = notes(claimant, &verdict);
     notes.insert("pratique.dev/remote", asked.remote.to_owned());
     notes.insert("pratique.dev/since", record::timestamp(asked.now).to_string());
@@ -132,14 +136,14 @@ fn object(asked: &Asked<'_>, name: &str, fresh: &Fresh) -> CertificateSigningReq
 fn notes(claimant: &Claimant, verdict: &Verdict) -> BTreeMap<&'static str, String> {
     let claims = &verdict.claims;
     let passed = |name: &str| verdict.checks.iter().find(|check| check.ok && check.name == name);
-    let mut proved = vec!["its keys are in one TPM".to_owned()];
+    let mut proved = vec![if claimant.has_tpm() { "its keys are in one TPM" } else { NO_TPM }.to_owned()];
     for name in ["EK hash", "EK certificate", "Secure Boot", "image signature", "configuration"] {
         proved.extend(passed(name).map(|check| format!("{name}: {}", check.actual)));
     }
     let shown = if claims.image.is_empty() { "none" } else { &claims.image };
     BTreeMap::from([
         (ID, claimant.id().to_text()),
-        (EK, claimant.ek_hash().to_text()),
+        (EK, claimant.party()),
         ("pratique.dev/node", claimant.node_name().to_owned()),
         ("pratique.dev/rule", claimant.rule().name().to_owned()),
         ("pratique.dev/proved", proved.join("; ")),
@@ -158,7 +162,7 @@ fn cut(text: String) -> String {
 /// That a machine which the inventory does not have claims no name of a Node that is there already, such as an ordinary
 /// kubelet's.
 pub(crate) async fn own_name(client: &Client, claimant: &Claimant) -> Result<(), Code> {
-    if claimant.machine().is_some() {
+    if !claimant.is_stranger() {
         return Ok(());
     }
     match client.get_opt::<Node>(None, claimant.node_name()).await {

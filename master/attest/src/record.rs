@@ -41,6 +41,15 @@ pub(crate) async fn admission(
 /// On whose word a machine was let in, as its condition says it.
 fn word(verified: &Verified) -> (bool, &'static str, String) {
     let (admission, failed) = (verified.admission(), verified.verdict().failed());
+    if verified.is_unproven() {
+        let word = match admission.policy {
+            PolicyName::Queue => format!("a person approved request {}", admission.request),
+            PolicyName::InsecureAlwaysApprove | PolicyName::AlwaysReject | PolicyName::CloudVerify => {
+                format!("rule `{}` lets in whatever comes, and nobody looked", admission.rule)
+            }
+        };
+        return (false, "NoTpm", format!("the machine has no TPM and proves nothing; {word}; not proven: {failed}"));
+    }
     let unproven = if failed.is_empty() { String::new() } else { format!("; not proven: {failed}") };
     match admission.policy {
         PolicyName::CloudVerify => (true, "CloudVerified", "the machine proved what the policy asks for".to_owned()),
@@ -66,7 +75,7 @@ pub(crate) async fn waits(
     let fail = |source| Error::Api { what: "that the Machine waits", source };
     let Some(mut object) = client.get_opt::<Machine>(None, machine).await.map_err(fail)? else { return Ok(()) };
     let status = object.status.get_or_insert_default();
-    if changed && status.state == MachineState::Trusted {
+    if changed && matches!(status.state, MachineState::Trusted | MachineState::Unproven) {
         status.state = MachineState::Suspect;
     }
     Code::Queued.as_str().clone_into(&mut status.reason);

@@ -12,9 +12,10 @@ use crate::waiting::Waiting;
 use crate::{ring, signer, standing};
 use config_attest::release::ReleaseKey;
 use config_attest::wire::{
-    BOOTSTRAP_ADMIT_PATH, BOOTSTRAP_CHALLENGE_PATH, BOOTSTRAP_HELLO_PATH, RENEWALS_PATH, SESSIONS_PATH, session_of_path,
+    BOOTSTRAP_ADMIT_PATH, BOOTSTRAP_CHALLENGE_PATH, BOOTSTRAP_HELLO_PATH, RENEWALS_PATH, SESSIONS_PATH, SessionId,
+    session_of_path,
 };
-use config_attest::{Digest, EkIssuer};
+use config_attest::{Digest, EkIssuer, unproven};
 use config_kube::{CertificatePolicy, CertificatePolicySpec, ImageRelease, Machine};
 use http::{Method, Request, Response, StatusCode};
 use master_api::{
@@ -243,13 +244,25 @@ impl AttestationService {
         match path {
             SESSIONS_PATH if post => desk.hello(incoming, &peer).await,
             RENEWALS_PATH if post => desk.renewal(incoming, &peer).await,
-            _ if post => match (session_of_path(SESSIONS_PATH, path), session_of_path(RENEWALS_PATH, path)) {
-                (Some(session), _) | (None, Some(session)) => desk.evidence(&session, incoming, &peer).await,
-                (None, None) => nothing_here(),
-            },
+            unproven::SESSIONS_PATH if post => desk.unproven_hello(incoming, &peer).await,
+            unproven::RENEWALS_PATH if post => desk.unproven_renewal(incoming, &peer).await,
+            _ if post => {
+                if let Some(session) = session_in([SESSIONS_PATH, RENEWALS_PATH], path) {
+                    desk.evidence(&session, incoming, &peer).await
+                } else if let Some(session) = session_in([unproven::SESSIONS_PATH, unproven::RENEWALS_PATH], path) {
+                    desk.unproven_evidence(&session, incoming, &peer).await
+                } else {
+                    nothing_here()
+                }
+            }
             _ => nothing_here(),
         }
     }
+}
+
+/// The session of an evidence path under either of two paths.
+fn session_in(paths: [&str; 2], path: &str) -> Option<SessionId> {
+    paths.iter().find_map(|sessions| session_of_path(sessions, path))
 }
 
 fn nothing_here() -> Answer {

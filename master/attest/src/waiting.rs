@@ -16,7 +16,7 @@ use std::sync::{PoisonError, RwLock};
 pub(crate) const LABEL: &str = "pratique.dev/queue";
 /// Annotation: what the request is for ([`Claimant::id`]).
 pub(crate) const ID: &str = "pratique.dev/evidence";
-/// Annotation: hash of the machine's endorsement key.
+/// Annotation: hash of the machine's endorsement key, or that it has none ([`Claimant::party`]).
 pub(crate) const EK: &str = "pratique.dev/ek";
 /// Annotation: RFC 3339 time after which an undecided request is dropped.
 pub(crate) const EXPIRES: &str = "pratique.dev/expires";
@@ -36,6 +36,8 @@ struct Request {
     id: Digest,
     ek: String,
     said: Said,
+    /// Its certificate was issued.
+    answered: bool,
     expires: Timestamp,
 }
 
@@ -54,7 +56,9 @@ impl Request {
             (false, true) => Said::Approved,
             (false, false) => Said::Nothing,
         };
-        Some(Self { id: note(ID)?.parse().ok()?, ek: note(EK)?.clone(), said, expires: note(EXPIRES)?.parse().ok()? })
+        let answered = object.status.as_ref().is_some_and(|status| status.certificate.is_some());
+        let (id, ek, expires) = (note(ID)?.parse().ok()?, note(EK)?.clone(), note(EXPIRES)?.parse().ok()?);
+        Some(Self { id, ek, said, answered, expires })
     }
 }
 
@@ -95,14 +99,18 @@ impl Waiting {
         now: Timestamp,
     ) -> Ruling {
         let requests = self.requests.read().unwrap_or_else(PoisonError::into_inner);
-        let (id, ek) = (claimant.id(), claimant.ek_hash().to_text());
-        let name = request_name(claimant.node_name(), &id);
+        let (id, ek) = (claimant.id(), claimant.party());
+        let name = request_name(claimant);
         let own = || requests.iter().filter(|(_, request)| request.ek == ek);
         if own().any(|(_, request)| request.said == Said::Denied) {
             return Ruling::Refuse(Code::RequestDenied);
         }
         let live = |request: &Request| request.said == Said::Nothing && now < request.expires;
         match requests.get(&name) {
+            // Without a TPM a key that was let in, and is not the Machine's any more, had its time: another took its place.
+            Some(request) if request.id == id && request.answered && !claimant.has_tpm() => {
+                return Ruling::Refuse(Code::NodeKeyInUse);
+            }
             Some(request) if request.id == id && request.said == Said::Approved => {
                 return Ruling::Approve(Approval::Person { request: name, id: request.id });
             }
@@ -131,9 +139,12 @@ impl Waiting {
     }
 }
 
-/// The name of the request for a node in one state: the same whenever it comes back in it.
-fn request_name(node: &str, id: &Digest) -> String {
-    format!("{node}-{}", id.to_hex().chars().take(DIGITS).collect::<String>())
+/// The name of the request for a node in one state: the same whenever it comes back in it. That there is no TPM is in it, so
+/// that a list shows it.
+fn request_name(claimant: &Claimant) -> String {
+    let kind = if claimant.has_tpm() { "" } else { "no-tpm-" };
+    let digits: String = claimant.id().to_hex().chars().take(DIGITS).collect();
+    format!("{}-{kind}{digits}", claimant.node_name())
 }
 
 #[cfg(test)]
@@ -156,7 +167,7 @@ mod tests {
     fn object(claimant: &Claimant, name: &str, said: Option<&str>) -> CertificateSigningRequest {
         let notes = [
             (ID, claimant.id().to_text()),
-            (EK, claimant.ek_hash().to_text()),
+            (EK, claimant.party()),
             (EXPIRES, (NOW + SignedDuration::from_secs(60)).to_string()),
         ];
         let metadata = ObjectMeta {

@@ -256,6 +256,7 @@ impl Lab {
             image: self.images.join(format!("{role}.raw")),
             vars: self.keys.join("vars.fd"),
             authority: self.authority(),
+            has_tpm: true,
             cidata: None,
             fw_cfg: None,
             smbios: Vec::new(),

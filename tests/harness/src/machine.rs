@@ -34,6 +34,8 @@ pub struct Blueprint {
     pub vars: PathBuf,
     /// Authority that certifies its EK.
     pub authority: PathBuf,
+    /// Whether it has a TPM.
+    pub has_tpm: bool,
     /// The NoCloud volume, if any.
     pub cidata: Option<PathBuf>,
     /// User-data given through fw_cfg, if any.
@@ -85,7 +87,7 @@ pub struct Machine {
     /// Folder of its files.
     pub dir: PathBuf,
     qemu: Owned,
-    tpm: Owned,
+    tpm: Option<Owned>,
 }
 
 impl Blueprint {
@@ -103,7 +105,8 @@ impl Blueprint {
         }
         self.overlay(tools)?;
         let socket = self.dir.join("tpm.sock");
-        let tpm = self.tpm(tools)?.start(tools, &socket, &self.dir.join("swtpm.log"))?;
+        let start = || self.tpm(tools)?.start(tools, &socket, &self.dir.join("swtpm.log"));
+        let tpm = self.has_tpm.then(start).transpose()?;
         let monitor = self.dir.join("qmp.sock");
         std::fs::remove_file(&monitor).ok();
         let mark = std::fs::metadata(self.console()).map_or(0, |file| usize::try_from(file.len()).unwrap_or(0));
@@ -176,9 +179,11 @@ impl Blueprint {
         if let Some(cloud) = &self.cloud {
             arg("-smbios", format!("type=1,manufacturer={}", cloud.vendor.replace(',', ",,")));
         }
-        arg("-chardev", format!("socket,id=tpm,path={}", show(tpm)));
-        arg("-tpmdev", "emulator,id=tpm0,chardev=tpm".into());
-        arg("-device", "tpm-crb,tpmdev=tpm0".into());
+        if self.has_tpm {
+            arg("-chardev", format!("socket,id=tpm,path={}", show(tpm)));
+            arg("-tpmdev", "emulator,id=tpm0,chardev=tpm".into());
+            arg("-device", "tpm-crb,tpmdev=tpm0".into());
+        }
         arg("-chardev", format!("file,id=console,append=on,path={}", show(&self.console())));
         arg("-serial", "chardev:console".into());
         arg("-qmp", format!("unix:{},server=on,wait=off", show(monitor)));
@@ -309,7 +314,7 @@ impl Machine {
         qmp::execute(&self.monitor(), "system_powerdown")?;
         let hint = format!("see {}", self.dir.join("console.log").display());
         eventually(&format!("{} to power off", self.name), limit, &hint, || Ok((!self.alive()).then_some(())))?;
-        self.tpm.stop(Duration::from_secs(5))?;
+        self.end_tpm()?;
         Ok(start.elapsed())
     }
 
@@ -321,7 +326,11 @@ impl Machine {
     /// Cuts the power: no process of the machine gets to do anything more.
     pub fn cut_power(&self) -> Result<()> {
         self.qemu.kill()?;
-        self.tpm.stop(Duration::from_secs(5))
+        self.end_tpm()
+    }
+
+    fn end_tpm(&self) -> Result<()> {
+        self.tpm.as_ref().map_or(Ok(()), |tpm| tpm.stop(Duration::from_secs(5)))
     }
 
     /// Resident memory of QEMU in KiB.

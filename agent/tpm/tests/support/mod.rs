@@ -19,8 +19,13 @@ pub(crate) struct Swtpm {
 impl Swtpm {
     /// A new TPM with RSA 2048 and ECC P-384 endorsement keys and certificates, started up.
     pub(crate) fn new() -> Self {
+        Self::with_banks("sha256")
+    }
+
+    /// The same with these banks of registers switched on.
+    pub(crate) fn with_banks(banks: &str) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        manufacture(dir.path());
+        manufacture(dir.path(), banks);
         let (process, port) = power_on(dir.path());
         Self { dir, process, port }
     }
@@ -64,7 +69,7 @@ impl Drop for Swtpm {
     }
 }
 
-fn manufacture(dir: &Path) {
+fn manufacture(dir: &Path, banks: &str) {
     let at = |name: &str| dir.join(name).display().to_string();
     for name in ["state", "ca"] {
         std::fs::create_dir(dir.join(name)).expect("a state directory");
@@ -83,7 +88,7 @@ fn manufacture(dir: &Path) {
         std::fs::write(dir.join(name), text).expect("a setting of swtpm_setup");
     }
     let made = Command::new("swtpm_setup")
-        .args(["--tpm2", "--create-ek-cert", "--create-platform-cert", "--pcr-banks", "sha256"])
+        .args(["--tpm2", "--create-ek-cert", "--create-platform-cert", "--pcr-banks", banks])
         .args(["--tpmstate", &at("state"), "--config", &at("setup.conf"), "--log", &at("setup.log")])
         .stdout(Stdio::null())
         .status()

@@ -10,10 +10,12 @@ mod image;
 mod machine;
 mod requests;
 mod rng;
+mod unproven;
 mod world;
 
 pub use image::SoftImage;
 pub use machine::{EkKind, SoftMachine};
 pub use requests::{Requester, ek_certificate};
 pub use rng::SeededRng;
+pub use unproven::SoftKeyed;
 pub use world::{References, World};

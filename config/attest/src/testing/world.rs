@@ -14,7 +14,8 @@ use crate::release::{KnownRelease, ReleaseKey};
 use crate::sessions::Sessions;
 use crate::verdict::Refusal;
 use crate::verifier::{
-    Approval, Claimant, Reference, RenewingPeer, Shown, Verified, check_evidence, check_hello, check_renewal,
+    Approval, Claimant, Reference, RenewingPeer, Shown, UnprovenPending, Verified, check_evidence, check_hello,
+    check_renewal,
 };
 use crate::wire::{Challenge, Evidence, Hello};
 use config_kube::identity::{NODE_CLIENT_SIGNER, NODE_SERVING_SIGNER};
@@ -52,11 +53,13 @@ pub struct World {
     pub channel: Channel,
     /// Half-open exchanges.
     pub sessions: Sessions,
+    /// Those of machines without a TPM.
+    pub unproven: Sessions<UnprovenPending>,
     /// The image that machines of this world boot.
     pub image: SoftImage,
     /// The key that signs EK certificates under the name `lab-ca`.
     pub maker: SigningKey,
-    rng: SeededRng,
+    pub(super) rng: SeededRng,
 }
 
 /// Reference values in the verifier's form.
@@ -101,6 +104,7 @@ fn rule() -> Rule {
             roles: vec!["worker".to_owned()],
         },
         queue: QueueRule::default(),
+        insecure_no_tpm: false,
     }
 }
 
@@ -131,6 +135,7 @@ impl World {
             now: 1_800_000_000,
             channel: Channel { server_spki: Digest::of(b"server"), exporter: Digest::of(b"connection 1") },
             sessions: Sessions::default(),
+            unproven: Sessions::default(),
             image,
             maker: maker.key,
             rng,

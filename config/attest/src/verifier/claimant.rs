@@ -1,6 +1,7 @@
 //! Evidence that passed possession: which machine it is stands, and whether it is wanted is for the rule, a person or nobody.
 
-use super::proof::{Attested, check_proof, proven_refusal};
+use super::proof::{Attested, check_proof, proven_of, proven_refusal};
+use super::unproven::Keyed;
 use super::{Pending, Reference, Subject, Verified};
 use crate::code::Code;
 use crate::csr::{self, Allowed, Profile, Request, San};
@@ -9,6 +10,7 @@ use crate::inventory::{known, machine_id};
 use crate::name;
 use crate::policy::{CheckedRule, Decides};
 use crate::question::{Channel, Purpose};
+use crate::unproven;
 use crate::verdict::{Checks, MachineId, ProvenMachine, Refusal, Stop, Verdict};
 use crate::wire::{Claims, Evidence, csr_hash};
 use config_kube::identity::node_user;
@@ -17,13 +19,23 @@ use config_kube::{Machine, PolicyName};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-/// A machine that proved which it is, by a TPM that holds its keys, and asks for no more than a node may have. Only
-/// [`check_evidence`] makes it. Whether it is wanted is in its verdict, and not decided yet.
+/// A machine that proved which it is, by a TPM that holds its keys, or that has no TPM and proved no more than that it holds a
+/// key; and that asks for no more than a node may have. Only [`check_evidence`] and [`super::check_unproven`] make it. Whether it
+/// is wanted is in its verdict, and not decided yet.
 #[derive(Debug)]
 pub struct Claimant {
-    pub(super) attested: Attested,
+    pub(super) basis: Basis,
     pub(super) requested: Requested,
     pub(super) rule: CheckedRule,
+}
+
+/// What a claimant rests on.
+#[derive(Debug)]
+pub(super) enum Basis {
+    /// Its TPM.
+    Attested(Box<Attested>),
+    /// A key that anybody can make.
+    Keyed(Box<Keyed>),
 }
 
 /// Both requests, within what the node may ask for.
@@ -78,14 +90,14 @@ pub fn check_evidence(
     let pending = &attested.pending;
     let asks = Asks {
         claims: pending.claims(),
-        ek_hash: pending.ek_hash(),
+        derived: Some(name::derived(&pending.ek_hash())),
         nk_spki: pending.nk_spki(),
         stranger: matches!(pending.subject(), Subject::Stranger(_)),
         client: evidence.client_csr.as_bytes(),
         serving: evidence.serving_csr.as_bytes(),
     };
     match requests(&asks, &attested.machine, reference, &mut attested.checks) {
-        Ok(requested) => Ok(Claimant { attested, requested, rule: reference.rule.clone() }),
+        Ok(requested) => Ok(Claimant::new(Basis::Attested(Box::new(attested)), requested, reference.rule.clone())),
         Err(stop) => Err(proven_refusal(attested.proven, &attested.pending, attested.checks, stop)),
     }
 }
@@ -93,9 +105,10 @@ pub fn check_evidence(
 /// What is asked, and by whom.
 pub(super) struct Asks<'a> {
     pub(super) claims: &'a Claims,
-    pub(super) ek_hash: Digest,
+    /// The name of a machine that claims none.
+    pub(super) derived: Option<String>,
     pub(super) nk_spki: &'a [u8],
-    /// No Machine of the inventory has the EK.
+    /// The inventory does not have it.
     pub(super) stranger: bool,
     pub(super) client: &'a [u8],
     pub(super) serving: &'a [u8],
@@ -125,10 +138,10 @@ pub(super) fn requests(
 /// A machine that claims no name asks under the one that its key gives. Where the inventory has another for it, it is told,
 /// now that it has proved whose it is.
 fn assigned(asks: &Asks<'_>, machine: &Machine, checks: &mut Checks) -> Result<(), Stop> {
-    let derived = name::derived(&asks.ek_hash);
+    let Some(derived) = asks.derived.as_deref().filter(|_| asks.claims.name.is_empty()) else { return Ok(()) };
     let own = machine.node_name();
     let wanted = csr::common_name(asks.client);
-    if !asks.claims.name.is_empty() || own == derived || wanted.as_ref() != Some(&node_user(&derived)) {
+    if own == derived || wanted != Some(node_user(derived)) {
         return Ok(());
     }
     Err(checks.fail("node name", Code::NameAssigned, own, derived))
@@ -176,24 +189,67 @@ fn usable(address: &IpAddr) -> bool {
 }
 
 impl Claimant {
-    /// Name and uid of its Machine; none where the inventory does not have it yet.
+    pub(super) fn new(basis: Basis, requested: Requested, rule: CheckedRule) -> Self {
+        Self { basis, requested, rule }
+    }
+
+    /// The Machine whose own word this is; none where the inventory does not have it yet or, without a TPM, where its key is
+    /// not the one that it was let in with.
     pub fn machine(&self) -> Option<&MachineId> {
-        self.attested.proven.as_ref().map(ProvenMachine::id)
+        self.own_word().map(ProvenMachine::id)
+    }
+
+    fn own_word(&self) -> Option<&ProvenMachine> {
+        match &self.basis {
+            Basis::Attested(attested) => attested.proven.as_ref(),
+            Basis::Keyed(keyed) => keyed.proven.as_ref(),
+        }
+    }
+
+    fn object(&self) -> &Machine {
+        match &self.basis {
+            Basis::Attested(attested) => &attested.machine,
+            Basis::Keyed(keyed) => &keyed.machine,
+        }
+    }
+
+    fn subject(&self) -> &Subject {
+        match &self.basis {
+            Basis::Attested(attested) => attested.pending.subject(),
+            Basis::Keyed(keyed) => &keyed.subject,
+        }
+    }
+
+    /// Whether the inventory does not have it.
+    pub fn is_stranger(&self) -> bool {
+        matches!(self.subject(), Subject::Stranger(_))
+    }
+
+    /// Whether it has a TPM, which proved which machine it is.
+    pub fn has_tpm(&self) -> bool {
+        matches!(self.basis, Basis::Attested(_))
     }
 
     /// The Node's name.
     pub fn node_name(&self) -> &str {
-        self.attested.machine.node_name()
+        self.object().node_name()
     }
 
-    /// SHA-256 of the EK's SubjectPublicKeyInfo.
-    pub fn ek_hash(&self) -> Digest {
-        self.attested.ek_hash()
+    /// Who it is for those who keep records of it: hash of its endorsement key or, in words, that there is none, and of its
+    /// node key.
+    pub fn party(&self) -> String {
+        match &self.basis {
+            Basis::Attested(attested) => attested.ek_hash().to_text(),
+            Basis::Keyed(keyed) => format!("none: no TPM; node key {}", keyed.key.to_text()),
+        }
     }
 
     /// Why the exchange took place.
     pub fn purpose(&self) -> Purpose {
-        self.attested.pending.purpose()
+        match &self.basis {
+            Basis::Attested(attested) => attested.pending.purpose(),
+            Basis::Keyed(keyed) => keyed.purpose,
+        }
     }
 
     /// The rule.
@@ -202,48 +258,61 @@ impl Claimant {
     }
 
     /// What is asked for, for good: this machine in this boot and this state. SHA-256 over EK hash, Name(NK) and the digest
-    /// of the quoted registers.
+    /// of the quoted registers; without a TPM over label, hash of the node key and hash of the claims.
     pub fn id(&self) -> Digest {
-        let registers: Vec<u8> = self.registers().values().flat_map(|value| value.0).collect();
-        let pending = &self.attested.pending;
-        Digest::of_parts(&[pending.ek_hash().as_bytes(), pending.names().nk.as_bytes(), &registers])
-    }
-
-    /// The quoted registers.
-    pub fn registers(&self) -> &BTreeMap<u8, Digest> {
-        &self.attested.state.registers
+        match &self.basis {
+            Basis::Attested(attested) => {
+                let registers: Vec<u8> = attested.state.registers.values().flat_map(|value| value.0).collect();
+                let pending = &attested.pending;
+                Digest::of_parts(&[pending.ek_hash().as_bytes(), pending.names().nk.as_bytes(), &registers])
+            }
+            Basis::Keyed(keyed) => {
+                let label = unproven::PROTOCOL.as_bytes();
+                Digest::of_parts(&[label, keyed.key.as_bytes(), keyed.claims.hash().as_bytes()])
+            }
+        }
     }
 
     /// What was looked at.
     pub fn verdict(&self) -> Verdict {
-        self.attested.verdict()
+        match &self.basis {
+            Basis::Attested(attested) => attested.verdict(),
+            Basis::Keyed(keyed) => keyed.verdict(),
+        }
     }
 
     /// What an earlier approval is worth.
     pub fn standing(&self) -> Standing {
-        standing(&self.attested.machine, self.purpose(), self.registers())
+        match &self.basis {
+            Basis::Attested(attested) => standing(&attested.machine, self.purpose(), &attested.state.registers),
+            Basis::Keyed(keyed) => standing_without_tpm(&keyed.machine, &keyed.key),
+        }
     }
 
     /// The Machine to make before this stranger can be approved; none where there is one. A person's word puts the EK into
     /// the inventory, nobody's does not.
     pub fn to_make(&self) -> Option<Machine> {
-        let Subject::Stranger(machine) = self.attested.pending.subject() else { return None };
-        let ek = vec![self.ek_hash().to_text()];
+        let Subject::Stranger(machine) = self.subject() else { return None };
         let mut machine = Machine::clone(machine);
-        match self.rule.decides() {
-            Decides::Nobody => machine.spec.ek.seen = ek,
-            Decides::Person { .. } | Decides::Verifier => machine.spec.ek.hashes = ek,
+        if let Basis::Attested(attested) = &self.basis {
+            let ek = vec![attested.ek_hash().to_text()];
+            match self.rule.decides() {
+                Decides::Nobody => machine.spec.ek.seen = ek,
+                Decides::Person { .. } | Decides::Verifier => machine.spec.ek.hashes = ek,
+            }
         }
         machine.spec.addresses = self.requested.serving.sans.iter().filter_map(address).collect();
         Some(machine)
     }
 
-    /// What the CA may sign under a rule that enforces its verdict, which this claimant then passed.
+    /// What the CA may sign under a rule that enforces its verdict, which this claimant then passed. Without a TPM there is no
+    /// verdict to pass.
     pub fn verified(self) -> Result<Verified, Box<Refusal>> {
-        let Some(proven) = self.attested.proven.clone().filter(|_| self.rule.enforces()) else {
+        let enforced = self.rule.enforces() && self.has_tpm();
+        let Some(proven) = self.own_word().filter(|_| enforced).cloned() else {
             return Err(self.refused(Code::PolicyRejects));
         };
-        let admission = self.admission(String::new(), BTreeMap::new());
+        let admission = self.admission(String::new());
         Ok(Verified::new(self, proven, admission))
     }
 
@@ -252,14 +321,16 @@ impl Claimant {
         let person = matches!(self.rule.decides(), Decides::Person { .. });
         let admission = match approval {
             Approval::Person { request, id } if person && *id == self.id() => {
-                Some(self.admission(request.clone(), hex_registers(self.registers())))
+                let mut admission = self.admission(request.clone());
+                if let Basis::Attested(attested) = &self.basis {
+                    admission.registers = hex_registers(&attested.state.registers);
+                }
+                Some(admission)
             }
             Approval::Before if person && self.standing() == Standing::Unchanged => {
-                self.attested.machine.status.as_ref().and_then(|status| status.admission.clone())
+                self.object().status.as_ref().and_then(|status| status.admission.clone())
             }
-            Approval::Nobody if self.rule.decides() == Decides::Nobody => {
-                Some(self.admission(String::new(), BTreeMap::new()))
-            }
+            Approval::Nobody if self.rule.decides() == Decides::Nobody => Some(self.admission(String::new())),
             Approval::Person { .. } | Approval::Before | Approval::Nobody => None,
         };
         let Some(admission) = admission else { return Err(self.refused(Code::PolicyRejects)) };
@@ -272,26 +343,41 @@ impl Claimant {
     /// A refusal by who decides.
     pub fn refused(self, code: Code) -> Box<Refusal> {
         let verdict = self.verdict();
-        Box::new(match self.attested.proven {
+        Box::new(match self.own_word().cloned() {
             Some(machine) => Refusal::Proven { machine, code, verdict },
             None => Refusal::Anonymous { code, verdict },
         })
     }
 
-    fn admission(&self, request: String, registers: BTreeMap<String, String>) -> Admission {
-        Admission { policy: self.rule.policy(), rule: self.rule.name().to_owned(), request, registers }
+    fn admission(&self, request: String) -> Admission {
+        let (policy, rule) = (self.rule.policy(), self.rule.name().to_owned());
+        Admission { policy, rule, request, registers: BTreeMap::new() }
     }
 
-    /// Whose evidence this is: the Machine's of phase 1, or the one that was made for exactly this claimant.
+    /// Whose this becomes: the Machine's of phase 1, or the one that was made for exactly this claimant.
     fn proven(&self, made: Option<&Machine>) -> Option<ProvenMachine> {
-        if let Some(proven) = &self.attested.proven {
-            return Some(proven.clone());
+        if let Some(proven) = proven_of(self.subject()) {
+            return Some(proven);
         }
         let (wanted, made) = (self.to_make()?, made?);
         let same = made.metadata.name == wanted.metadata.name && made.spec == wanted.spec;
         let id = machine_id(made);
         (same && !id.uid.is_empty()).then(|| ProvenMachine::new(id))
     }
+}
+
+/// What a person's word on a machine without a TPM is worth now: it was on one key, and holds for that.
+fn standing_without_tpm(machine: &Machine, key: &Digest) -> Standing {
+    let Some(status) = known(machine) else { return Standing::New };
+    let Some(recorded) = status.node_key.as_ref() else { return Standing::New };
+    if *recorded != key.to_text() {
+        let until = status.certificate.as_ref().map_or("", |certificate| certificate.not_after.as_str());
+        let change =
+            format!("node key: {recorded} was let in, with a certificate until {until}; now {}", key.to_text());
+        return Standing::Changed(vec![change]);
+    }
+    let approved = status.admission.as_ref().is_some_and(|admission| admission.policy == PolicyName::Queue);
+    if approved { Standing::Unchanged } else { Standing::New }
 }
 
 /// What an earlier approval of a Machine is worth, which now shows these registers. Within one boot the node key itself says

@@ -6,6 +6,7 @@ use crate::digest::Digest;
 use crate::inventory::{machine_id, state};
 use crate::pcr::QUOTE_PCRS;
 use crate::question::{Channel, Names, Purpose, mac, question};
+use crate::sessions::{HalfOpen, Opening};
 use crate::tpm::{Attributes, Entropy, Public, make_credential, template};
 use crate::verdict::{Checks, MachineId, Refusal, Stop, Verdict};
 use crate::wire::{Challenge, Claims, Hello, Keys, PROTOCOL, SESSION_SECONDS, SessionId, Transcript};
@@ -341,18 +342,20 @@ fn describe(key: &Public) -> String {
     format!("{kind} {:?} {} policy {}", key.name_alg, key.attributes, hex::encode(&key.auth_policy))
 }
 
-impl Admitted {
-    pub(crate) fn purpose(&self) -> Purpose {
+impl Opening for Admitted {
+    type Pending = Pending;
+    type Challenge = Challenge;
+
+    fn purpose(&self) -> Purpose {
         self.purpose
     }
 
-    /// SHA-256 of the EK's SubjectPublicKeyInfo.
-    pub fn ek_hash(&self) -> &Digest {
-        &self.ek_hash
+    fn party(&self) -> Digest {
+        self.ek_hash
     }
 
-    /// Makes the challenge. Errors if nothing can be encrypted to the EK.
-    pub(crate) fn challenge(self, rng: &mut impl Entropy) -> Result<(Pending, Challenge), Box<Refusal>> {
+    /// Errors if nothing can be encrypted to the EK.
+    fn challenge(self, rng: &mut impl Entropy) -> Result<(Pending, Challenge), Box<Refusal>> {
         let mut session = SessionId([0; 16]);
         let mut nonce = Digest::ZERO;
         let mut secret = Zeroizing::new([0; 32]);
@@ -373,12 +376,17 @@ impl Admitted {
     }
 }
 
-impl Pending {
-    /// The session's name.
-    pub fn session(&self) -> &SessionId {
+impl HalfOpen for Pending {
+    fn session(&self) -> &SessionId {
         &self.session
     }
 
+    fn party(&self) -> Digest {
+        self.admitted.ek_hash
+    }
+}
+
+impl Pending {
     /// What exchanges of one machine have in common: its uid or, where the inventory does not have it, its EK.
     pub fn turn(&self) -> String {
         match &self.admitted.subject {
@@ -420,10 +428,6 @@ impl Pending {
 
     pub(super) fn nk_spki(&self) -> &[u8] {
         &self.admitted.parsed.nk_spki
-    }
-
-    pub(super) fn channel(&self) -> &Channel {
-        &self.admitted.channel
     }
 
     pub(super) fn csr_hash(&self) -> Digest {

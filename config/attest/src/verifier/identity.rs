@@ -150,6 +150,17 @@ pub(super) fn admissible(
         show(bound),
         ek.to_text(),
     )?;
+    may_join(machine, claims, reference, now, checks)
+}
+
+/// Whether this Machine may join with these claims, whoever comes in its name.
+pub(super) fn may_join(
+    machine: &Machine,
+    claims: &Claims,
+    reference: &Reference<'_>,
+    now: u64,
+    checks: &mut Checks,
+) -> Result<(), Stop> {
     let rivals: Vec<&str> = reference
         .inventory
         .of_node(machine.node_name())

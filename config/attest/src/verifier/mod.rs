@@ -4,6 +4,7 @@
 //! 2. [`crate::sessions::Sessions::open`] → challenge; the session holds [`Pending`].
 //! 3. [`check_evidence`] → [`Claimant`], which proved which machine it is, with a verdict on all else; or a
 //!    [`crate::Refusal`] that says whether the machine itself proved what is refused.
+//!    Machines without a TPM come by [`check_unproven_hello`] and [`check_unproven`], and are nobody but whoever holds a key.
 //! 4. [`Claimant::verified`] under a rule that enforces its verdict, [`Claimant::approve`] under one that leaves it to a
 //!    person or nobody → [`Verified`], the only thing that the CA signs for.
 
@@ -13,6 +14,7 @@ mod identity;
 mod proof;
 mod shown;
 mod state;
+mod unproven;
 mod verified;
 
 use claimant::requests;
@@ -22,6 +24,7 @@ pub(crate) use hello::{Subject, admit_bootstrap, refusal};
 pub use proof::Attested;
 pub(crate) use proof::check_proof;
 pub use shown::{Judged, Shown};
+pub use unproven::{UnprovenAdmitted, UnprovenPending, check_unproven, check_unproven_hello, check_unproven_renewal};
 pub use verified::Verified;
 
 use crate::digest::Digest;

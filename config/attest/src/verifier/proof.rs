@@ -11,7 +11,7 @@ use crate::tpm::{
     qualified_name_of_primary, template,
 };
 use crate::verdict::{Checks, POSSESSION, ProvenMachine, Refusal, Stop, Verdict};
-use crate::wire::{Proof, Signed};
+use crate::wire::{Proof, Signed, Transcript};
 use config_kube::Machine;
 use config_kube::machine::{ProvenConfig, ProvenImage};
 use std::collections::BTreeMap;
@@ -104,13 +104,18 @@ pub(crate) fn check_proof(
         Err(stop) => return Err(refusal(stop, checks, Some(pending.ek_hash()), pending.claims())),
     };
     // From here on HMAC(S, Q) and the AK's signature over Q hold: this is the Machine's own word.
-    let proven = match pending.subject() {
-        Subject::Known(id) => Some(ProvenMachine::new(id.clone())),
-        Subject::Stranger(_) => None,
-    };
+    let proven = proven_of(pending.subject());
     match said(&pending, &quote, proof, &machine, reference, now, &mut checks) {
         Ok(state) => Ok(Attested { proven, machine, pending, state, checks }),
         Err(stop) => Err(proven_refusal(proven, &pending, checks, stop)),
+    }
+}
+
+/// Whose own word it is, once it is known to be the subject's; nobody's where there is no Machine yet.
+pub(super) fn proven_of(subject: &Subject) -> Option<ProvenMachine> {
+    match subject {
+        Subject::Known(id) => Some(ProvenMachine::new(id.clone())),
+        Subject::Stranger(_) => None,
     }
 }
 
@@ -135,15 +140,7 @@ fn still<'a>(pending: &'a Pending, reference: &Reference<'a>, checks: &mut Check
 
 /// That the evidence answers this challenge, on this connection, by the TPM of the EK.
 fn binding(pending: &Pending, proof: &Proof, channel: &Channel, checks: &mut Checks) -> Result<Attest, Stop> {
-    let (wanted, found) = (pending.transcript(), &proof.transcript);
-    checks.must("nonce", Code::NonceReplayed, wanted.nonce == found.nonce, wanted.nonce, found.nonce)?;
-    checks.must("CSR hash", Code::CsrHash, wanted.csr_hash == found.csr_hash, wanted.csr_hash, found.csr_hash)?;
-    let same = wanted.claims_hash == found.claims_hash;
-    checks.must("claims hash", Code::ClaimsMismatch, same, wanted.claims_hash, found.claims_hash)?;
-    let same = wanted.server_spki == found.server_spki && pending.channel().server_spki == channel.server_spki;
-    checks.must("server key", Code::MasterKey, same, wanted.server_spki, found.server_spki)?;
-    let same = wanted.exporter == found.exporter && pending.channel().exporter == channel.exporter;
-    checks.must("TLS exporter", Code::Channel, same, wanted.exporter, found.exporter)?;
+    same_exchange(&pending.transcript(), &proof.transcript, channel, checks)?;
     let question = pending.question();
     let same = bool::from(pending.mac(&question).0.ct_eq(&proof.mac.0));
     let found = if same { "HMAC(S, Q)" } else { "another value" };
@@ -154,6 +151,23 @@ fn binding(pending: &Pending, proof: &Proof, channel: &Channel, checks: &mut Che
     extra_data("quote", Code::QuoteExtraData, &quote, &question, checks)?;
     signature("quote", Code::QuoteSignature, &proof.quote, pending, checks)?;
     Ok(quote)
+}
+
+/// That a transcript is that of this exchange, on the connection that it came by: the first field that is not is named.
+pub(super) fn same_exchange(
+    wanted: &Transcript,
+    found: &Transcript,
+    channel: &Channel,
+    checks: &mut Checks,
+) -> Result<(), Stop> {
+    checks.must("nonce", Code::NonceReplayed, wanted.nonce == found.nonce, wanted.nonce, found.nonce)?;
+    checks.must("CSR hash", Code::CsrHash, wanted.csr_hash == found.csr_hash, wanted.csr_hash, found.csr_hash)?;
+    let same = wanted.claims_hash == found.claims_hash;
+    checks.must("claims hash", Code::ClaimsMismatch, same, wanted.claims_hash, found.claims_hash)?;
+    let same = wanted.server_spki == found.server_spki && wanted.server_spki == channel.server_spki;
+    checks.must("server key", Code::MasterKey, same, wanted.server_spki, found.server_spki)?;
+    let same = wanted.exporter == found.exporter && wanted.exporter == channel.exporter;
+    checks.must("TLS exporter", Code::Channel, same, wanted.exporter, found.exporter)
 }
 
 /// Parses one attestation.

@@ -103,7 +103,7 @@ impl Shown {
         state::check(&said, machine, reference, now, checks)?;
         let asks = Asks {
             claims: &self.claims,
-            ek_hash: self.ek_hash,
+            derived: Some(name::derived(&self.ek_hash)),
             nk_spki: &self.nk_spki,
             stranger: found.is_stranger(),
             client: self.evidence.client_csr.as_bytes(),

@@ -1,9 +1,10 @@
 //! The end: what the CA may sign.
 
-use super::claimant::Claimant;
+use super::claimant::{Basis, Claimant};
+use super::proof::Attested;
 use crate::csr::San;
 use crate::digest::Digest;
-use crate::policy::Decides;
+use crate::policy::{CheckedRule, Decides};
 use crate::verdict::{MachineId, ProvenMachine, Verdict};
 use config_kube::machine::{Admission, Counters, ProvenImage};
 use config_kube::{MachineState, MachineStatus};
@@ -20,6 +21,7 @@ pub struct Verified {
     client_spki: Vec<u8>,
     serving_spki: Vec<u8>,
     serving_names: Vec<San>,
+    unproven: bool,
     image: Option<ProvenImage>,
     admission: Admission,
     status: MachineStatus,
@@ -28,43 +30,39 @@ pub struct Verified {
 
 impl Verified {
     pub(super) fn new(claimant: Claimant, proven: ProvenMachine, admission: Admission) -> Self {
-        let Claimant { attested, requested, rule } = claimant;
-        let clock = attested.state.clock;
-        // What nobody looked at is not what later boots are held to.
-        let looked_at = rule.decides() != Decides::Nobody;
-        let pinned = attested.state.pinned.iter().filter(|_| looked_at);
-        let status = MachineStatus {
-            state: MachineState::Trusted,
-            bound_ek: Some(attested.ek_hash().to_text()),
-            ak_name: Some(attested.ak_name()),
-            nk_name: Some(attested.nk_name()),
-            node_key: Some(Digest::of(&requested.client.spki).to_text()),
-            image: attested.state.image.clone(),
-            config: attested.state.config.clone(),
-            admission: Some(admission.clone()),
-            counters: Some(Counters {
-                reset_count: clock.reset_count,
-                restart_count: clock.restart_count,
-                clock: clock.clock,
-                safe: clock.safe,
-            }),
-            pinned_pcrs: pinned.map(|(pcr, value)| (pcr.to_string(), value.to_hex())).collect(),
-            ..MachineStatus::default()
+        let (verdict, unproven) = (claimant.verdict(), !claimant.has_tpm());
+        let Claimant { basis, requested, rule } = claimant;
+        let node_key = Some(Digest::of(&requested.client.spki).to_text());
+        let (machine, status) = match basis {
+            Basis::Attested(attested) => {
+                let status = status_of(&attested, &rule);
+                (attested.machine, status)
+            }
+            Basis::Keyed(keyed) => {
+                (keyed.machine, MachineStatus { state: MachineState::Unproven, ..MachineStatus::default() })
+            }
         };
+        let status = MachineStatus { node_key, admission: Some(admission.clone()), ..status };
         Self {
             proven,
-            node_name: attested.machine.node_name().to_owned(),
-            role: attested.machine.spec.role.clone(),
+            node_name: machine.node_name().to_owned(),
+            role: machine.spec.role.clone(),
             rule: rule.name().to_owned(),
             ttl_seconds: rule.ttl_seconds(),
             client_spki: requested.client.spki,
             serving_spki: requested.serving.spki,
             serving_names: requested.serving.sans,
-            image: attested.state.image.clone(),
+            unproven,
+            image: status.image.clone(),
             admission,
             status,
-            verdict: attested.verdict(),
+            verdict,
         }
+    }
+
+    /// Whether it has no TPM, so that nothing is proven but that it holds its key.
+    pub fn is_unproven(&self) -> bool {
+        self.unproven
     }
 
     /// The Machine.
@@ -142,5 +140,29 @@ impl Verified {
             checks: self.verdict.checks.clone(),
             ..proved
         };
+    }
+}
+
+/// What a machine with a TPM proved, as its Machine keeps it.
+fn status_of(attested: &Attested, rule: &CheckedRule) -> MachineStatus {
+    let clock = attested.state.clock;
+    // What nobody looked at is not what later boots are held to.
+    let looked_at = rule.decides() != Decides::Nobody;
+    let pinned = attested.state.pinned.iter().filter(|_| looked_at);
+    MachineStatus {
+        state: MachineState::Trusted,
+        bound_ek: Some(attested.ek_hash().to_text()),
+        ak_name: Some(attested.ak_name()),
+        nk_name: Some(attested.nk_name()),
+        image: attested.state.image.clone(),
+        config: attested.state.config.clone(),
+        counters: Some(Counters {
+            reset_count: clock.reset_count,
+            restart_count: clock.restart_count,
+            clock: clock.clock,
+            safe: clock.safe,
+        }),
+        pinned_pcrs: pinned.map(|(pcr, value)| (pcr.to_string(), value.to_hex())).collect(),
+        ..MachineStatus::default()
     }
 }

@@ -11,6 +11,7 @@ mod identity;
 mod keys;
 mod renewal;
 mod state;
+mod unproven;
 
 use config_attest::testing::{EkKind, SoftMachine, World};
 use config_attest::verifier::Verified;

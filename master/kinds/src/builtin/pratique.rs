@@ -63,6 +63,9 @@ fn machine_node(fields: &Fields) -> String {
 }
 
 fn last_proof(fields: &Fields, now: jiff::Timestamp) -> String {
+    if machine_state(fields) == "Unproven" {
+        return "none".to_owned();
+    }
     match at(fields, "status", "/lastAttestation") {
         "<none>" => "never".to_owned(),
         time => super::cells::since(time, now),
@@ -96,9 +99,30 @@ fn machine_spec(fields: &Fields, faults: &mut Faults) {
             digest(&hashes.index(number), hash, faults);
         }
     }
+    if get(spec, "insecureNoTpm") == &Value::Bool(true) {
+        without_tpm(&at, spec, faults);
+    }
     let digests = at.field("configDigests");
     for (number, value) in items(spec, "configDigests").iter().enumerate() {
         digest(&digests.index(number), value, faults);
+    }
+}
+
+/// A machine without a TPM has nothing that a TPM would give it.
+fn without_tpm(at: &At<'_>, spec: &Fields, faults: &mut Faults) {
+    const FAULT: &str = "must not be set beside insecureNoTpm: a machine that has an endorsement key joins by its proof and in \
+                         no other way; take insecureNoTpm out, or make the machine without a TPM another Machine";
+    for list in ["hashes", "issuers", "seen"] {
+        if object(spec, "ek").is_some_and(|ek| !items(ek, list).is_empty()) {
+            faults.invalid(&at.field("ek").field(list), get(spec, "ek"), FAULT);
+        }
+    }
+    if get(spec, "static") == &Value::Bool(true) {
+        faults.invalid(&at.field("static"), get(spec, "static"), FAULT);
+    }
+    if get(spec, "role").as_str() == Some("master") {
+        let fault = "must be worker with insecureNoTpm: a master keeps the cluster's keys in its TPM";
+        faults.invalid(&at.field("role"), get(spec, "role"), fault);
     }
 }
 
@@ -234,6 +258,34 @@ mod tests {
         let fields = json!({ "spec": spec });
         policy_spec(fields.as_object().unwrap(), &mut faults);
         format!("{faults:?}")
+    }
+
+    #[test]
+    fn a_machine_without_a_tpm_has_no_endorsement_keys_and_is_no_master() {
+        let told = |spec: Value| {
+            let mut faults = Faults::default();
+            machine_spec(json!({ "spec": spec }).as_object().unwrap(), &mut faults);
+            format!("{faults:?}")
+        };
+        let sound = json!({ "role": "worker", "insecureNoTpm": true, "ek": {} });
+        assert_eq!(told(sound.clone()), format!("{:?}", Faults::default()));
+        for (pointer, value) in [
+            ("ek", json!({ "hashes": [format!("sha256:{}", "0a".repeat(32))] })),
+            ("ek", json!({ "issuers": ["lab-ca"] })),
+            ("static", json!(true)),
+            ("role", json!("master")),
+        ] {
+            let mut bad = sound.clone();
+            bad[pointer] = value;
+            assert!(told(bad).contains("insecureNoTpm"), "{pointer}");
+        }
+        let seen =
+            json!({ "spec": sound, "status": { "state": "Unproven", "lastAttestation": "2026-01-01T00:00:00Z" } });
+        let fields = seen.as_object().unwrap();
+        assert_eq!(
+            (machine_state(fields).as_str(), last_proof(fields, jiff::Timestamp::now()).as_str()),
+            ("Unproven", "none")
+        );
     }
 
     #[test]

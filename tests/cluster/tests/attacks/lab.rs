@@ -140,6 +140,11 @@ impl Lab {
         self.join_with(machine, |_| {}).await
     }
 
+    /// A whole join of a machine that the inventory does not know.
+    pub(crate) async fn join_stranger(&self) -> Outcome {
+        self.join(&self.stranger()).await
+    }
+
     /// A whole join; something in between changes the evidence.
     pub(crate) async fn join_with(&self, machine: &SoftMachine, change: impl FnOnce(&mut Evidence)) -> Outcome {
         self.exchange(machine, self.connect().await, SESSIONS_PATH, Purpose::Join, |_| {}, change).await

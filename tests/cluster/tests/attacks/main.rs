@@ -25,6 +25,7 @@ mod site;
 mod state;
 #[path = "../../../../agent/tpm/tests/support/mod.rs"]
 mod swtpm;
+mod unproven;
 mod wire;
 
 use config_attest::Code;
@@ -157,6 +158,10 @@ fn lonely(runtime: &Arc<Runtime>) -> Vec<Trial> {
         alone(runtime, "real_tpm::joins_renews", real_tpm::joins_renews_and_is_held_to_what_it_booted),
         alone(runtime, "queue::a_person_decides", queue::a_person_decides),
         alone(runtime, "queue::nobody_looks_and_all_hear_of_it", queue::nobody_looks_and_all_hear_of_it),
+        alone(runtime, "unproven::only_where_the_rule_says_so", unproven::only_where_the_rule_says_so),
+        alone(runtime, "unproven::no_way_round_a_tpm", unproven::no_way_round_a_tpm),
+        alone(runtime, "unproven::bound_fresh_and_apart", unproven::bound_fresh_and_apart),
+        alone(runtime, "unproven::the_agent_asks_without_a_tpm", unproven::the_agent_asks_without_a_tpm),
         alone(runtime, "queue::a_policy_is_tried_out_first", queue::a_policy_is_tried_out_first),
         alone(runtime, "queue::policies_of_upstreams_signers", queue::policies_of_upstreams_signers),
         alone(runtime, "rotation::the_intermediate", rotation::the_intermediate_is_renewed_unnoticed),

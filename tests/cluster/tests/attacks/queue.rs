@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// The policy with one rule for machines, and whatever else a test wants in it.
-async fn set_policy(lab: &Lab, name: &str, more: &Value) {
+pub(crate) async fn set_policy(lab: &Lab, name: &str, more: &Value) {
     let rule = json!({
         "name": "machines", "policy": name, "certificate": { "ttlSeconds": 1800, "sans": "", "roles": ["worker"] },
         "signers": ["pratique.dev/node-client", "pratique.dev/node-serving"],
@@ -25,7 +25,7 @@ async fn set_policy(lab: &Lab, name: &str, more: &Value) {
     lab.site.patch::<CertificatePolicy>("cluster", &json!({ "spec": { "rules": [rule] } })).await;
 }
 
-async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, lab: &Lab, attempt: impl Fn() -> F) -> T {
+pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, lab: &Lab, attempt: impl Fn() -> F) -> T {
     let start = Instant::now();
     loop {
         if let Some(found) = attempt().await {
@@ -36,21 +36,26 @@ async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, lab: &Lab, att
     }
 }
 
-fn code(outcome: &Outcome) -> &str {
+pub(crate) fn code(outcome: &Outcome) -> &str {
     outcome.answer.json["code"].as_str().unwrap_or_default()
 }
 
 /// Comes until the answer has this code.
 async fn comes(lab: &Lab, machine: &SoftMachine, wanted: Code) -> Outcome {
+    comes_by(lab, wanted, || lab.join(machine)).await
+}
+
+/// The same, by whatever way it comes.
+pub(crate) async fn comes_by<F: Future<Output = Outcome>>(lab: &Lab, wanted: Code, join: impl Fn() -> F) -> Outcome {
     eventually(wanted.as_str(), lab, || async {
-        let outcome = lab.join(machine).await;
+        let outcome = join().await;
         (code(&outcome) == wanted.as_str()).then_some(outcome)
     })
     .await
 }
 
 /// The request that waits for a node, which a person would see.
-async fn request_of(lab: &Lab, node: &str) -> CertificateSigningRequest {
+pub(crate) async fn request_of(lab: &Lab, node: &str) -> CertificateSigningRequest {
     let start = format!("{node}-");
     let all: Vec<CertificateSigningRequest> = lab.site.list().await;
     let queued = |request: &CertificateSigningRequest| {
@@ -64,7 +69,7 @@ async fn request_of(lab: &Lab, node: &str) -> CertificateSigningRequest {
 }
 
 /// What `kubectl certificate approve` and `deny` send.
-async fn say(lab: &Lab, request: &str, word: &str) {
+pub(crate) async fn say(lab: &Lab, request: &str, word: &str) {
     let mut object: CertificateSigningRequest = lab.site.get(request).await;
     let said = json!([{ "type": word, "status": "True", "reason": "KubectlSays", "message": "by hand" }]);
     object.status.get_or_insert_default().conditions = serde_json::from_value(said).unwrap();
@@ -73,7 +78,7 @@ async fn say(lab: &Lab, request: &str, word: &str) {
     assert!(answer.status.is_success(), "{:?}", answer.json);
 }
 
-fn note<'a>(request: &'a CertificateSigningRequest, name: &str) -> &'a str {
+pub(crate) fn note<'a>(request: &'a CertificateSigningRequest, name: &str) -> &'a str {
     request.metadata.annotations.as_ref().and_then(|notes| notes.get(name)).map_or("", String::as_str)
 }
 

@@ -9,6 +9,7 @@ mod join;
 mod life;
 mod power;
 mod refuse;
+mod unproven;
 mod world;
 
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -27,6 +28,7 @@ const STORIES: &[(&str, Story)] = &[
     ("join_with_user_data_from_a_metadata_service", join::user_data_from_a_metadata_service),
     ("join_by_certificates_that_an_admin_issued", join::issued_certificates),
     ("join_by_discovery", join::by_discovery),
+    ("join_without_a_tpm_where_a_rule_says_so", unproven::without_a_tpm),
     ("renew_without_a_lapse", life::renew),
     ("reboot_enrols_anew_under_the_same_name_and_pods_come_back", life::reboot),
     ("rotate_the_root_and_think_better_of_it", life::rotate_root),

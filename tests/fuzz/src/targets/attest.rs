@@ -5,11 +5,11 @@ use config_attest::bootstrap::{AdminStatement, Root};
 use config_attest::eventlog::EventLog;
 use config_attest::release::{KnownRelease, Manifest};
 use config_attest::sessions::Sessions;
-use config_attest::testing::{EkKind, References, SeededRng, SoftMachine, World};
+use config_attest::testing::{EkKind, References, SeededRng, SoftKeyed, SoftMachine, World};
 use config_attest::tpm::{Attest, Duplicate, EcdsaSignature, Public, template};
-use config_attest::verifier::{check_evidence, check_hello};
+use config_attest::verifier::{check_evidence, check_hello, check_unproven, check_unproven_hello};
 use config_attest::wire::{BootstrapAdmit, BootstrapHello, Certificates, Challenge, Der, Evidence, Hello};
-use config_attest::{Digest, EkIssuer, Purpose, attestor, verdicts};
+use config_attest::{Digest, EkIssuer, Purpose, attestor, unproven, verdicts};
 use serde_json::Value;
 
 const VECTORS: [&str; 2] = [
@@ -48,6 +48,7 @@ pub(super) fn targets() -> Vec<Target> {
     let mut targets = structures();
     targets.extend(messages());
     targets.extend(whole());
+    targets.extend(without_tpm());
     targets.push(target("config-attest/verdicts", Shape::Bytes, vec![verdict_log()], |input| {
         verdicts::verify(&[("log".to_owned(), input.to_vec())], &[Digest::ZERO], &[]).ok();
         verdicts::resume(input).ok();
@@ -264,6 +265,65 @@ fn whole() -> Vec<Target> {
                 accepted != Some(true) || announced.1 == third.hello.1,
                 "a changed request under an unchanged signature was accepted"
             );
+        }),
+    ]
+}
+
+/// A world that lets machines without a TPM in, and one such machine.
+struct Bare {
+    references: References,
+    world: World,
+    machine: SoftKeyed,
+    hello: (unproven::Hello, Vec<u8>, Vec<u8>),
+}
+
+impl Bare {
+    fn new() -> Self {
+        let mut world = World::new();
+        world.rule.policy = config_kube::PolicyName::Queue;
+        world.rule.insecure_no_tpm = true;
+        let machine = SoftKeyed::new("edge-1", "192.168.77.31", "1");
+        let (references, hello) = (world.references(), machine.hello());
+        Self { references, world, machine, hello }
+    }
+
+    /// Runs the master's side; `answer` makes the evidence for the challenge.
+    fn exchange(
+        &self,
+        hello: &unproven::Hello,
+        answer: impl FnOnce(&unproven::Challenge) -> Option<unproven::Evidence>,
+    ) -> Option<bool> {
+        let (reference, world) = (self.references.get(), &self.world);
+        let admitted = check_unproven_hello(hello, &reference, &world.channel, world.now).ok()?;
+        let mut sessions = Sessions::default();
+        let challenge = sessions.open(admitted, world.now, &mut SeededRng::new("fuzz")).ok()?;
+        let evidence = answer(&challenge)?;
+        let pending = sessions.take(&challenge.session, world.now).ok()?;
+        Some(check_unproven(pending, &evidence, &reference, &world.channel, world.now).is_ok())
+    }
+}
+
+/// The other protocol, through the whole verifier.
+fn without_tpm() -> Vec<Target> {
+    let bare = Bare::new();
+    let hellos = serde_json::to_vec(&bare.hello.0).into_iter().collect();
+    let mut evidence = Vec::new();
+    bare.exchange(&bare.hello.0, |challenge| {
+        let made = bare.machine.evidence(Purpose::Join, &bare.hello, challenge, &bare.world.channel);
+        evidence = serde_json::to_vec(&made).into_iter().collect();
+        None
+    });
+    let second = Bare::new();
+    vec![
+        target("config-attest/unproven-hello", Shape::Json, hellos, move |input| {
+            if let Ok(hello) = serde_json::from_slice::<unproven::Hello>(input) {
+                bare.exchange(&hello, |_| None);
+            }
+        }),
+        target("config-attest/unproven-evidence", Shape::Json, evidence, move |input| {
+            if let Ok(evidence) = serde_json::from_slice::<unproven::Evidence>(input) {
+                second.exchange(&second.hello.0, |_| Some(evidence));
+            }
         }),
     ]
 }

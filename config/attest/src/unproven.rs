@@ -1,0 +1,116 @@
+//! `unproven/v1`: how a machine without a TPM asks. All that it can show is that one key, which anybody can make, asks now and
+//! on this connection; who holds the key, and what was booted there, is somebody's word.
+//!
+//! Nothing of it passes for cloud-verify/v1 and nothing of that for this: paths, sessions, messages, labels and what is signed
+//! are others.
+
+use crate::digest::Digest;
+use crate::question::{Channel, Purpose};
+use crate::wire::{Blob, Claims, Der, SessionId, Transcript, csr_hash};
+use serde::{Deserialize, Serialize};
+
+/// The protocol's name, in every hello.
+pub const PROTOCOL: &str = "unproven/v1";
+/// `POST`: [`Hello`] → [`Challenge`].
+pub const SESSIONS_PATH: &str = "/attest/v1/unproven";
+/// `POST` over mTLS: [`Hello`] → [`Challenge`].
+pub const RENEWALS_PATH: &str = "/attest/v1/unproven-renewals";
+/// What stands before Q in the bytes that are signed: no TPM attestation, certificate request or TLS transcript begins so.
+pub const SIGNATURE_LABEL: &[u8] = b"pratique unproven/v1 signature\n";
+
+/// SubjectPublicKeyInfo of an ECDSA P-256 key, DER.
+pub type Key = Blob<256>;
+
+/// Step 1: the node names its key, and itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Hello {
+    /// Always [`PROTOCOL`].
+    pub protocol: String,
+    /// The node key.
+    pub key: Key,
+    /// Hash over both certificate requests ([`csr_hash`]).
+    pub csr_hash: Digest,
+    /// Claims; the name must be there.
+    pub claims: Claims,
+}
+
+/// Step 2: what must be signed, and by when.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Challenge {
+    /// The session.
+    pub session: SessionId,
+    /// Fresh for each session.
+    pub nonce: Digest,
+    /// Seconds until the session ends.
+    pub expires_in_seconds: u64,
+}
+
+/// Step 3: possession of the key, and the requests whose hash was announced.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Evidence {
+    /// What the node put into Q, so that a mismatch can be named. It proves nothing by itself.
+    pub transcript: Transcript,
+    /// DER ECDSA P-256/SHA-256 signature of the node key over [`signed`].
+    pub signature: Blob<256>,
+    /// Request for the client certificate (key: the node key).
+    pub client_csr: Der,
+    /// Request for the kubelet API's serving certificate.
+    pub serving_csr: Der,
+}
+
+/// The label of Q.
+pub fn label(purpose: Purpose) -> &'static str {
+    match purpose {
+        Purpose::Renew => "unproven/v1 renewal",
+        // The first master is not bootstrapped this way.
+        Purpose::Join | Purpose::Bootstrap => PROTOCOL,
+    }
+}
+
+/// Q = SHA-256 over label, session, nonce, SHA-256 of the node key's SubjectPublicKeyInfo, CSR hash, claims hash, server SPKI
+/// hash and TLS exporter, each with its length as u16 big-endian before it.
+pub fn question(purpose: Purpose, session: &SessionId, key: &Digest, transcript: &Transcript) -> Digest {
+    let fields: [&[u8]; 8] = [
+        label(purpose).as_bytes(),
+        &session.0,
+        transcript.nonce.as_bytes(),
+        key.as_bytes(),
+        transcript.csr_hash.as_bytes(),
+        transcript.claims_hash.as_bytes(),
+        transcript.server_spki.as_bytes(),
+        transcript.exporter.as_bytes(),
+    ];
+    let mut bytes = Vec::with_capacity(288);
+    for field in fields {
+        bytes.extend_from_slice(&u16::try_from(field.len()).unwrap_or(u16::MAX).to_be_bytes());
+        bytes.extend_from_slice(field);
+    }
+    Digest::of(&bytes)
+}
+
+/// The bytes that the node key signs: [`SIGNATURE_LABEL`] and Q.
+pub fn signed(question: &Digest) -> Vec<u8> {
+    [SIGNATURE_LABEL, question.as_bytes()].concat()
+}
+
+/// The node's step 1.
+pub fn hello(key: Key, client_csr: &[u8], serving_csr: &[u8], claims: Claims) -> Hello {
+    Hello { protocol: PROTOCOL.to_owned(), key, csr_hash: csr_hash(client_csr, serving_csr), claims }
+}
+
+/// The node's step 3: the transcript, and what the node key must sign.
+pub fn answer(purpose: Purpose, hello: &Hello, challenge: &Challenge, channel: &Channel) -> (Transcript, Vec<u8>) {
+    let transcript = Transcript {
+        nonce: challenge.nonce,
+        csr_hash: hello.csr_hash,
+        claims_hash: hello.claims.hash(),
+        server_spki: channel.server_spki,
+        exporter: channel.exporter,
+    };
+    let key = Digest::of(hello.key.as_bytes());
+    let question = question(purpose, &challenge.session, &key, &transcript);
+    (transcript, signed(&question))
+}

@@ -1,0 +1,108 @@
+//! The desk's other window: machines without a TPM. Order, limits, records and what follows are those of the first; what is
+//! looked at is in the verifier's `unproven`.
+
+use crate::admit::Requests;
+use crate::answer::{self, Answer};
+use crate::entropy::SystemEntropy;
+use crate::exchange::{Desk, no_exporter, renewing_peer, seconds};
+use config_attest::unproven::{Evidence, Hello};
+use config_attest::verifier::{
+    Reference, UnprovenAdmitted, UnprovenPending, check_unproven, check_unproven_hello, check_unproven_renewal,
+};
+use config_attest::wire::{MAX_HELLO_BODY, SessionId};
+use config_attest::{Channel, Code, Refusal};
+use master_api::{Body, Peer};
+use std::sync::PoisonError;
+use std::time::SystemTime;
+
+impl Desk {
+    /// `POST /attest/v1/unproven`.
+    pub(crate) async fn unproven_hello(&self, incoming: Body, peer: &Peer) -> Answer {
+        self.open_unproven(incoming, peer, check_unproven_hello).await
+    }
+
+    /// `POST /attest/v1/unproven-renewals`.
+    pub(crate) async fn unproven_renewal(&self, incoming: Body, peer: &Peer) -> Answer {
+        let Some(renewing) = renewing_peer(peer) else {
+            self.refuse(peer, &Refusal::anonymous(Code::RenewalIdentity)).await;
+            return Answer::refused();
+        };
+        self.open_unproven(incoming, peer, |hello, reference, channel, now| {
+            check_unproven_renewal(hello, &renewing, reference, channel, now)
+        })
+        .await
+    }
+
+    async fn open_unproven(
+        &self,
+        incoming: Body,
+        peer: &Peer,
+        check: impl Fn(&Hello, &Reference<'_>, &Channel, u64) -> Result<UnprovenAdmitted, Box<Refusal>>,
+    ) -> Answer {
+        if let Err(answer) = self.admit_rate(peer) {
+            return answer;
+        }
+        let hello: Hello = match answer::read(incoming, MAX_HELLO_BODY).await {
+            Ok(hello) => hello,
+            Err(answer) => return answer,
+        };
+        let Some(channel) = self.channel(peer) else { return no_exporter() };
+        let now = seconds(SystemTime::now());
+        let outcome = self.held().and_then(|held| {
+            let admitted = check(&hello, &self.reference(&held), &channel, now)?;
+            let mut sessions = self.unproven.lock().unwrap_or_else(PoisonError::into_inner);
+            sessions.open(admitted, now, &mut SystemEntropy)
+        });
+        match outcome {
+            Ok(challenge) => Answer::json(&challenge),
+            Err(refusal) => self.not_opened(peer, *refusal, &hello.claims).await,
+        }
+    }
+
+    /// `POST …/{session}/evidence`.
+    pub(crate) async fn unproven_evidence(&self, session: &SessionId, incoming: Body, peer: &Peer) -> Answer {
+        if let Err(answer) = self.admit_rate(peer) {
+            return answer;
+        }
+        let evidence: Evidence = match answer::read(incoming, MAX_HELLO_BODY).await {
+            Ok(evidence) => evidence,
+            Err(answer) => return answer,
+        };
+        let Some(channel) = self.channel(peer) else { return no_exporter() };
+        let now = SystemTime::now();
+        let taken = self.unproven.lock().unwrap_or_else(PoisonError::into_inner).take(session, seconds(now));
+        match taken {
+            Ok(pending) => Box::pin(self.conclude_unproven(pending, &evidence, &channel, peer, now)).await,
+            Err(code) => {
+                self.refuse(peer, &Refusal::anonymous(code)).await;
+                Answer::refused()
+            }
+        }
+    }
+
+    async fn conclude_unproven(
+        &self,
+        pending: UnprovenPending,
+        evidence: &Evidence,
+        channel: &Channel,
+        peer: &Peer,
+        now: SystemTime,
+    ) -> Answer {
+        let _turn = self.lane(&pending.turn()).lock().await;
+        let held = match self.held() {
+            Ok(held) => held,
+            Err(refusal) => {
+                self.refuse(peer, &refusal).await;
+                return Answer::refused();
+            }
+        };
+        match check_unproven(pending, evidence, &self.reference(&held), channel, seconds(now)) {
+            Ok(claimant) => {
+                let requests =
+                    Requests { client: evidence.client_csr.as_bytes(), serving: evidence.serving_csr.as_bytes() };
+                self.settle(claimant, &held, requests, peer, now).await
+            }
+            Err(refusal) => self.refused(peer, &refusal).await,
+        }
+    }
+}
