@@ -99,6 +99,13 @@ impl Authority {
         all.collect()
     }
 
+    /// When the root that stays ends, and the cluster with it unless it is rotated before.
+    pub fn root_ends(&self) -> Result<SystemTime> {
+        let current = self.current();
+        let root = current.roots.last().ok_or(Error::Key("no root is in force"))?;
+        hierarchy::validity(root).map(|(_, until)| until)
+    }
+
     /// Whether a chain that a caller showed (leaf first) leads to the root with this pin: whether it counts when others end.
     pub fn vouches_under(&self, chain: &[CertificateDer<'_>], pin: &str) -> bool {
         let roots = self.roots();

@@ -95,9 +95,24 @@ const SOON: Duration = Duration::from_secs(1);
 /// Pause after a failure.
 const RETRY: Duration = Duration::from_secs(60);
 
-/// Renews the intermediate and the API's certificate before they end. Drop it to stop.
+/// The last part of the root's life, in which its end is spoken of.
+const ROOT_NOTICE: Duration = Duration::from_secs(365 * 86_400);
+/// How often it is then spoken of.
+const DAILY: Duration = Duration::from_secs(86_400);
+
+/// Renews the intermediate and the API's certificate before they end, and tells of the root's end. Drop it to stop.
 pub(crate) async fn keep_current(authority: Arc<Authority>, serving: Arc<Serving>) {
+    let mut told: Option<tokio::time::Instant> = None;
     loop {
+        if told.is_none_or(|told| told.elapsed() >= DAILY)
+            && let Some(days) = days_left(&authority, SystemTime::now())
+        {
+            tracing::warn!(
+                days,
+                "the cluster's root ends, and the cluster with it: rotate it by `pratique root rotate`"
+            );
+            told = Some(tokio::time::Instant::now());
+        }
         let (authority, serving) = (authority.clone(), serving.clone());
         let round = tokio::task::spawn_blocking(move || renew_due(&authority, &serving, SystemTime::now()));
         let pause = match round.await {
@@ -113,6 +128,12 @@ pub(crate) async fn keep_current(authority: Arc<Authority>, serving: Arc<Serving
         };
         tokio::time::sleep(pause).await;
     }
+}
+
+/// Days of the root that are left, in its last year.
+fn days_left(authority: &Authority, now: SystemTime) -> Option<u64> {
+    let left = authority.root_ends().ok()?.duration_since(now).unwrap_or_default();
+    (left <= ROOT_NOTICE).then(|| left.as_secs() / DAILY.as_secs())
 }
 
 /// Renews what is due; when it is to be looked at again.
@@ -151,5 +172,7 @@ mod tests {
         assert_ne!(leaf(&serving), first);
         assert_eq!(serving.spki_hash(), key);
         assert!(serving.renewal_due() > later);
+        assert_eq!(days_left(&authority, now), None);
+        assert_eq!(days_left(&authority, now + profile::ROOT_LIFE - DAILY * 7 / 2), Some(3));
     }
 }

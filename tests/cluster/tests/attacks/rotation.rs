@@ -5,7 +5,7 @@ use crate::lab::{Lab, chain, identity};
 use crate::real_tpm::{self, Node};
 use crate::site::{collection, credentials};
 use crate::swtpm::Swtpm;
-use crate::wire::{Connection, config};
+use crate::wire::{Connection, Identity, config};
 use agent_enroll::{Standing, standing};
 use config_attest::testing::SoftMachine;
 use config_attest::wire::SESSIONS_PATH;
@@ -159,7 +159,7 @@ pub(crate) async fn the_root_is_rotated_with_overlapping_pins() {
     let (early, certificates) = join_by(&lab, &old).await;
     let ends = identity(&early, &certificates);
 
-    let new_pin = begin(&lab, &own, &before, &old_pin).await;
+    let new_pin = begin(&lab, &own, &before, (&old_pin, &ends)).await;
     let roots = credentials_of(&own);
     let new = roots.iter().find(|root| **root != old).unwrap().clone();
     assert_eq!(pin(&new), new_pin);
@@ -211,7 +211,7 @@ pub(crate) async fn the_root_is_rotated_with_overlapping_pins() {
 }
 
 /// Begins, and what must be refused around it; the new pin.
-async fn begin(lab: &Lab, own: &Path, before: &Path, old_pin: &str) -> String {
+async fn begin(lab: &Lab, own: &Path, before: &Path, (old_pin, node): (&str, &Identity)) -> String {
     let admin = Admin { lab, kubeconfig: own.to_owned() };
     assert!(admin.done(&["show"]).contains(&format!("{old_pin}  the only root")));
     admin.refused(&["finish"], &["not being rotated"]);
@@ -224,7 +224,9 @@ async fn begin(lab: &Lab, own: &Path, before: &Path, old_pin: &str) -> String {
     // Nobody but an admin.
     for (method, path) in [(Method::GET, ""), (Method::POST, "/finish?force=true"), (Method::POST, "/abandon")] {
         let path = format!("{}{path}", master_ca::ROOT_PATH);
-        assert_eq!(lab.connect().await.send(method, &path, Vec::new()).await.status, StatusCode::FORBIDDEN);
+        for mut caller in [lab.connect().await, lab.connect_as(node).await.unwrap()] {
+            assert_eq!(caller.send(method.clone(), &path, Vec::new()).await.status, StatusCode::FORBIDDEN, "{path}");
+        }
     }
     for kubeconfig in [own, before] {
         let output = kubectl(kubeconfig);
@@ -234,7 +236,7 @@ async fn begin(lab: &Lab, own: &Path, before: &Path, old_pin: &str) -> String {
 }
 
 /// The old root counts for nothing: not the server's, not a client's.
-async fn ended(lab: &Lab, (old, signed): (&[u8], &crate::wire::Identity), own: &Path, before: &Path) {
+async fn ended(lab: &Lab, (old, signed): (&[u8], &Identity), own: &Path, before: &Path) {
     let output = kubectl(own);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(!kubectl(before).status.success(), "a kubeconfig with the old root alone");
