@@ -146,10 +146,10 @@ codes! {
     CsrMalformed = "CSR_MALFORMED", Suspect, "a certificate request cannot be parsed";
     CsrSignature = "CSR_SIGNATURE", Suspect, "a certificate request is not signed by its own key";
     CsrKey = "CSR_KEY", Untrusted, "the client request's key is not the node key";
-    CsrServingKey = "CSR_SERVING_KEY", Suspect, "the serving key is not a fresh ECDSA P-256 key of its own";
-    CsrCommonName = "CSR_COMMON_NAME", Untrusted, "the request's common name is not the node's";
-    CsrOrganization = "CSR_ORGANIZATION", Untrusted, "the request's organization is not system:nodes";
-    CsrSubject = "CSR_SUBJECT", Untrusted, "the request's subject has more than one common name and one organization";
+    CsrServingKey = "CSR_SERVING_KEY", Suspect, "the serving key is not an ECDSA P-256 key of its own";
+    CsrCommonName = "CSR_COMMON_NAME", Untrusted, "the request's common name is not the node's, or not the only one";
+    CsrOrganization = "CSR_ORGANIZATION", Untrusted, "the request's organization is not system:nodes, or not the only one";
+    CsrSubject = "CSR_SUBJECT", Untrusted, "the request's subject has something beside common name and organization";
     CsrSan = "CSR_SAN", Untrusted, "the request asks for a name or address that is not the Machine's";
     CsrSanWildcard = "CSR_SAN_WILDCARD", Untrusted, "the request asks for a wildcard name";
     CsrSanApiServer = "CSR_SAN_API_SERVER", Untrusted, "the request asks for a name of the API server";

@@ -30,12 +30,20 @@ impl std::fmt::Display for San {
 }
 
 impl San {
-    /// An address where the text is one, else a DNS name.
+    /// An address where the text is one, else a DNS name. An IPv4 address that is written as an IPv6 one is the IPv4 address:
+    /// clients take the two for equal.
     pub fn from_text(text: &str) -> Self {
-        match text.parse() {
-            Ok(address) => Self::Ip(address),
+        match text.parse::<IpAddr>() {
+            Ok(address) => Self::Ip(address.to_canonical()),
             Err(_) => Self::Dns(text.to_ascii_lowercase()),
         }
+    }
+
+    /// Whether it is the API server's: one of `names`, or `kubernetes` and what stands under it, which belong to the API
+    /// server in every cluster.
+    pub fn is_api_server(&self, names: &BTreeSet<San>) -> bool {
+        let stock = |name: &str| name == "kubernetes" || name.starts_with("kubernetes.default");
+        matches!(self, Self::Dns(name) if stock(name)) || names.contains(self)
     }
 }
 
@@ -242,7 +250,7 @@ fn one_name(general: &GeneralName<'_>, profile: Profile, allowed: &Allowed<'_>, 
                 .map(IpAddr::from)
                 .or_else(|_not_v4| <[u8; 16]>::try_from(*bytes).map(IpAddr::from));
             if let Ok(address) = address {
-                San::Ip(address)
+                San::Ip(address.to_canonical())
             } else {
                 checks.test(&check, Code::CsrSan, false, "an IPv4 or IPv6 address", hex::encode(bytes));
                 return None;
@@ -257,7 +265,7 @@ fn one_name(general: &GeneralName<'_>, profile: Profile, allowed: &Allowed<'_>, 
     let wildcard = matches!(&san, San::Dns(name) if name.contains('*'));
     if wildcard {
         checks.test(&check, Code::CsrSanWildcard, false, listed(), &san);
-    } else if is_api_name(&san, allowed) {
+    } else if san.is_api_server(&allowed.api) {
         checks.test(&check, Code::CsrSanApiServer, false, listed(), &san);
     } else if profile == Profile::Client {
         checks.test(&check, Code::CsrSan, false, "no names in a client request", &san);
@@ -265,10 +273,4 @@ fn one_name(general: &GeneralName<'_>, profile: Profile, allowed: &Allowed<'_>, 
         return Some(san);
     }
     None
-}
-
-/// `kubernetes` and what stands under it belong to the API server in every cluster.
-fn is_api_name(san: &San, allowed: &Allowed<'_>) -> bool {
-    let stock = matches!(san, San::Dns(name) if name == "kubernetes" || name.starts_with("kubernetes.default"));
-    stock || allowed.api.contains(san)
 }

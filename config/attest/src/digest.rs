@@ -94,8 +94,17 @@ impl Serialize for Digest {
 impl<'de> Deserialize<'de> for Digest {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+        // What is written by programs has one form.
+        if !is_lower_hex(&text) {
+            return Err(serde::de::Error::custom("expected 64 lower-case hex digits"));
+        }
         text.parse().map_err(serde::de::Error::custom)
     }
+}
+
+/// Whether text is of lower-case hex digits only.
+pub(crate) fn is_lower_hex(text: &str) -> bool {
+    text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 #[cfg(test)]
@@ -109,6 +118,8 @@ mod tests {
         assert_eq!(digest.to_text().parse(), Ok(digest));
         assert_eq!(digest.to_hex().parse(), Ok(digest));
         assert_eq!("sha256:00".parse::<Digest>(), Err(NotADigest));
+        let json = |text: String| serde_json::from_str::<Digest>(&format!("{text:?}")).is_ok();
+        assert!(json(digest.to_hex()) && !json(digest.to_hex().to_uppercase()) && !json(digest.to_text()));
         assert_eq!(Digest::of_parts(&[b"a", b"", b"bc"]), digest);
     }
 }

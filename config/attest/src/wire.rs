@@ -2,7 +2,7 @@
 //!
 //! Holding one of these types proves only that its fields are within their limits.
 
-use crate::digest::Digest;
+use crate::digest::{Digest, is_lower_hex};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -30,6 +30,8 @@ pub const EXPORTER_LABEL: &[u8] = b"EXPORTER-Channel-Binding";
 
 /// Largest hello body, in bytes.
 pub const MAX_HELLO_BODY: usize = 32 * 1024;
+/// Largest body of the admin's word on the first master, in bytes.
+pub const MAX_ADMIT_BODY: usize = 64 * 1024;
 /// Largest evidence body, in bytes.
 pub const MAX_EVIDENCE_BODY: usize = 512 * 1024;
 /// Largest event log, in bytes, before base64.
@@ -55,9 +57,12 @@ pub fn session_of_path(sessions: &str, path: &str) -> Option<SessionId> {
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Blob<const MAX: usize>(Vec<u8>);
 
+/// Words of [`TooLong`], by which it is known inside a JSON parser's error.
+pub const TOO_LONG: &str = "where a field may hold at most";
+
 /// Bytes that are more than their field may hold.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{len} bytes, at most {max} are allowed")]
+#[error("{len} bytes, {TOO_LONG} {max}")]
 pub struct TooLong {
     /// How many there are.
     pub len: usize,
@@ -114,7 +119,7 @@ pub struct SessionId(pub [u8; 16]);
 
 /// Text that is no session id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("not a session id: expected 32 hex digits")]
+#[error("not a session id: expected 32 lower-case hex digits")]
 pub struct NotASession;
 
 impl std::str::FromStr for SessionId {
@@ -123,8 +128,8 @@ impl std::str::FromStr for SessionId {
     fn from_str(text: &str) -> Result<Self, NotASession> {
         let mut bytes = [0; 16];
         match hex::decode_to_slice(text, &mut bytes) {
-            Ok(()) => Ok(Self(bytes)),
-            Err(_) => Err(NotASession),
+            Ok(()) if is_lower_hex(text) => Ok(Self(bytes)),
+            Ok(()) | Err(_) => Err(NotASession),
         }
     }
 }

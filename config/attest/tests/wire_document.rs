@@ -101,6 +101,7 @@ fn sessions_in_paths_are_parsed_back() {
     assert_eq!(wire::session_of_path(wire::SESSIONS_PATH, &path), Some(session));
     assert_eq!(wire::session_of_path(wire::RENEWALS_PATH, &path), None);
     assert_eq!(wire::session_of_path(wire::SESSIONS_PATH, "/attest/v1/sessions/ab/evidence"), None);
+    assert_eq!(wire::session_of_path(wire::SESSIONS_PATH, &path.replace("ab", "AB")), None);
 }
 
 #[test]
@@ -109,4 +110,9 @@ fn oversized_blobs_are_refused_before_they_are_decoded() {
     assert!(serde_json::from_str::<wire::Blob<16>>(&text).is_err());
     assert!(serde_json::from_str::<wire::Blob<4096>>(&text).is_ok());
     assert!(serde_json::from_str::<wire::Blob<16>>("\"????\"").is_err());
+    let error = serde_json::from_str::<wire::Blob<16>>(&text).expect_err("too long");
+    assert!(error.to_string().contains(wire::TOO_LONG), "{error}");
+    let one_more = format!("\"{}\"", "AAAA".repeat(6));
+    let error = serde_json::from_str::<wire::Blob<16>>(&one_more).expect_err("18 bytes");
+    assert!(error.to_string().contains(wire::TOO_LONG), "{error}");
 }

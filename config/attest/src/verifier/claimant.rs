@@ -98,7 +98,7 @@ pub fn check_evidence(
     };
     match requests(&asks, &attested.machine, reference, &mut attested.checks) {
         Ok(requested) => Ok(Claimant::new(Basis::Attested(Box::new(attested)), requested, reference.rule.clone())),
-        Err(stop) => Err(proven_refusal(attested.proven, &attested.pending, attested.checks, stop)),
+        Err(stop) => Err(proven_refusal(attested.accused(), &attested.pending, attested.checks, stop)),
     }
 }
 
@@ -160,7 +160,8 @@ fn allowed<'a>(machine: &'a Machine, asks: &Asks<'_>, reference: &Reference<'_>)
     let mut sans = listed.clone();
     sans.insert(San::from_text(machine.node_name()));
     if by_claims {
-        sans.extend(claims.addresses.iter().filter_map(|text| text.parse().ok()).filter(usable).map(San::Ip));
+        let addresses = claims.addresses.iter().filter_map(|text| text.parse::<IpAddr>().ok());
+        sans.extend(addresses.map(|address| address.to_canonical()).filter(usable).map(San::Ip));
     }
     for other in reference.inventory.iter().filter(|other| other.metadata.name != machine.metadata.name) {
         // What the inventory gives to another machine, this one cannot claim.
@@ -228,6 +229,18 @@ impl Claimant {
     /// Whether it has a TPM, which proved which machine it is.
     pub fn has_tpm(&self) -> bool {
         matches!(self.basis, Basis::Attested(_))
+    }
+
+    /// The same where the EK is known to be the Machine's, so that what is found may be held against it.
+    pub fn own_machine(&self) -> Option<&MachineId> {
+        self.machine().filter(|_| self.accused().is_some())
+    }
+
+    fn accused(&self) -> Option<ProvenMachine> {
+        match &self.basis {
+            Basis::Attested(attested) => attested.accused(),
+            Basis::Keyed(keyed) => keyed.proven.clone(),
+        }
     }
 
     /// The Node's name.
@@ -343,7 +356,7 @@ impl Claimant {
     /// A refusal by who decides.
     pub fn refused(self, code: Code) -> Box<Refusal> {
         let verdict = self.verdict();
-        Box::new(match self.own_word().cloned() {
+        Box::new(match self.accused() {
             Some(machine) => Refusal::Proven { machine, code, verdict },
             None => Refusal::Anonymous { code, verdict },
         })

@@ -34,6 +34,11 @@ impl Found<'_> {
         matches!(self, Found::Stranger(_))
     }
 
+    /// Whether the EK is known to be the Machine's, and not only vouched for by an issuer that it trusts.
+    pub(super) fn is_own(&self) -> bool {
+        matches!(self, Found::Known(_))
+    }
+
     pub(super) fn subject(self) -> Subject {
         match self {
             Found::Known(machine) | Found::ByIssuer(machine) => Subject::Known(machine_id(machine)),

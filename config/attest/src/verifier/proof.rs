@@ -4,6 +4,7 @@ use super::hello::refusal;
 use super::{Pending, Reference, Subject, identity, state};
 use crate::code::Code;
 use crate::digest::Digest;
+use crate::inventory::machine_id;
 use crate::pcr::{QUOTE_PCRS, Selection};
 use crate::question::Channel;
 use crate::tpm::{
@@ -21,6 +22,8 @@ use subtle::ConstantTimeEq as _;
 #[derive(Debug)]
 pub struct Attested {
     pub(super) proven: Option<ProvenMachine>,
+    /// The EK is the Machine's own, by its binding or its list, and not only vouched for by an issuer.
+    pub(super) own: bool,
     pub(super) machine: Machine,
     pub(super) pending: Pending,
     pub(super) state: state::Accepted,
@@ -63,6 +66,11 @@ impl Attested {
         self.pending.names().nk.to_hex()
     }
 
+    /// The Machine that what is refused may be held against.
+    pub(super) fn accused(&self) -> Option<ProvenMachine> {
+        self.proven.clone().filter(|_| self.own)
+    }
+
     /// What was looked at.
     pub(crate) fn verdict(&self) -> Verdict {
         let (ek_hash, claims) = (Some(self.pending.ek_hash()), self.pending.claims().clone());
@@ -70,7 +78,8 @@ impl Attested {
     }
 }
 
-/// A refusal of a machine that proved it is itself. A machine that the inventory does not have has nothing to lose.
+/// A refusal of a machine that proved it is itself. A machine that the inventory does not have has nothing to lose; and any
+/// TPM of a maker can come in the name of a Machine that is still anybody's of that maker.
 pub(super) fn proven_refusal(
     proven: Option<ProvenMachine>,
     pending: &Pending,
@@ -99,15 +108,15 @@ pub(crate) fn check_proof(
         Ok(quote) => quote,
         Err(stop) => return Err(refusal(stop, checks, Some(pending.ek_hash()), pending.claims())),
     };
-    let machine = match still(&pending, reference, &mut checks) {
-        Ok(machine) => machine.clone(),
+    let (machine, own) = match still(&pending, reference, &mut checks) {
+        Ok((machine, own)) => (machine.clone(), own),
         Err(stop) => return Err(refusal(stop, checks, Some(pending.ek_hash()), pending.claims())),
     };
     // From here on HMAC(S, Q) and the AK's signature over Q hold: this is the Machine's own word.
     let proven = proven_of(pending.subject());
     match said(&pending, &quote, proof, &machine, reference, now, &mut checks) {
-        Ok(state) => Ok(Attested { proven, machine, pending, state, checks }),
-        Err(stop) => Err(proven_refusal(proven, &pending, checks, stop)),
+        Ok(state) => Ok(Attested { proven, own, machine, pending, state, checks }),
+        Err(stop) => Err(proven_refusal(proven.filter(|_| own), &pending, checks, stop)),
     }
 }
 
@@ -119,21 +128,38 @@ pub(super) fn proven_of(subject: &Subject) -> Option<ProvenMachine> {
     }
 }
 
-/// The Machine of phase 1, if nothing has come between: its object may have gone (a new one under its name is another),
-/// and what was nobody's may be somebody's by now.
-fn still<'a>(pending: &'a Pending, reference: &Reference<'a>, checks: &mut Checks) -> Result<&'a Machine, Stop> {
+/// The Machine of phase 1, and whether the EK is its own, if nothing has come between: its object may have gone (a new one
+/// under its name is another), the EK may have become another's, by a second session under another name or by an admin, and
+/// what was nobody's may be somebody's by now.
+fn still<'a>(
+    pending: &'a Pending,
+    reference: &Reference<'a>,
+    checks: &mut Checks,
+) -> Result<(&'a Machine, bool), Stop> {
     const CHECK: &str = "inventory";
     match pending.subject() {
-        Subject::Known(id) => reference
-            .inventory
-            .find(id)
-            .ok_or_else(|| checks.fail(CHECK, Code::MachineUnknown, "the Machine of phase 1", "gone")),
+        Subject::Known(id) => {
+            let gone = |checks: &mut Checks| checks.fail(CHECK, Code::MachineUnknown, "the Machine of phase 1", "gone");
+            let machine = reference.inventory.find(id).ok_or_else(|| gone(checks))?;
+            let mut again = Checks::default();
+            match identity::find(&pending.ek_hash(), pending.claims(), reference, &mut again) {
+                Ok(found) if machine_id(found.machine()) == *id => Ok((machine, found.is_own())),
+                Ok(found) => {
+                    let other = found.machine().node_name();
+                    Err(checks.fail(CHECK, Code::EkBoundElsewhere, machine.node_name(), other))
+                }
+                Err(stop) => {
+                    checks.extend(again);
+                    Err(stop)
+                }
+            }
+        }
         Subject::Stranger(machine) => {
             let unknown = !reference.rule.enforces() && !reference.inventory.knows(&pending.ek_hash());
             let found = if unknown { "nobody's" } else { "known by now, or not to be taken in any more" };
             checks.must(CHECK, Code::MachineUnknown, unknown, "an EK that is nobody's, as in phase 1", found)?;
             identity::unclaimed(machine.node_name(), reference.inventory, checks)?;
-            Ok(machine)
+            Ok((machine, false))
         }
     }
 }

@@ -66,6 +66,11 @@ fn without_the_inventory_a_node_gets_its_claimed_addresses_and_nobody_elses() {
     expect(Proven, Code::CsrSan, open("169.254.169.254"));
     expect(Proven, Code::CsrSan, open("worker-3"));
     expect(Proven, Code::CsrSanApiServer, open("10.96.0.1"));
+    // The same written as IPv6, which clients take for equal.
+    accepted(open("::ffff:10.0.2.15"));
+    expect(Proven, Code::CsrSan, open("::ffff:192.168.77.12"));
+    expect(Proven, Code::CsrSan, open("::ffff:127.0.0.1"));
+    expect(Proven, Code::CsrSanApiServer, open("::ffff:10.96.0.1"));
 }
 
 #[test]

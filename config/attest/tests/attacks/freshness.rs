@@ -2,7 +2,8 @@
 
 use super::{Anonymous, accepted, expect, lab, refused};
 use config_attest::sessions::{Limits, Sessions};
-use config_attest::testing::{EkKind, SoftMachine};
+use config_attest::testing::{EkKind, SeededRng, SoftMachine};
+use config_attest::verifier::check_hello;
 use config_attest::wire::{SESSION_SECONDS, SessionId};
 use config_attest::{Channel, Code, Digest, Purpose, Refusal};
 
@@ -218,6 +219,61 @@ fn sessions_are_bounded_in_all_and_ends_are_forgotten() {
     world.now += 2 * SESSION_SECONDS;
     world.challenge(&other.hello().0).expect("room after the ends were forgotten");
     assert_eq!(world.sessions.len(), 1);
+}
+
+/// What was answered, and what nobody can answer any more, keeps nobody out.
+#[test]
+fn ends_that_are_remembered_make_room_for_a_new_exchange() {
+    let (mut world, machine) = lab();
+    world.sessions = Sessions::new(Limits { total: 2, per_ek: 2 });
+    let hello = machine.hello();
+    for _ in 0..8 {
+        let challenge = world.challenge(&hello.0).expect("room after an answer");
+        let mut garbage = machine.evidence(Purpose::Join, &hello, &challenge, &world.channel);
+        garbage.proof.mac = Digest::ZERO;
+        expect(Anonymous, Code::CredentialNotActivated, world.verify(&challenge, &garbage));
+    }
+    let open = world.challenge(&hello.0).expect("a challenge");
+    world.challenge(&hello.0).expect("another");
+    let other = world.machine("worker-2", "192.168.77.12", EkKind::P256);
+    let full = world.challenge(&other.hello().0).expect_err("two are open and can be answered");
+    assert_eq!(full.code(), Code::SessionsFull);
+    let evidence = machine.evidence(Purpose::Join, &hello, &open, &world.channel);
+    accepted(world.verify(&open, &evidence));
+    world.now += SESSION_SECONDS;
+    for _ in 0..2 {
+        world.challenge(&other.hello().0).expect("room after the time");
+    }
+    assert_eq!(world.sessions.held(), (2, 0));
+}
+
+/// Whoever knows an EK opens sessions for it, but not all of them: from another network its machine still joins.
+#[test]
+fn one_network_does_not_use_up_the_sessions_of_an_ek() {
+    let (mut world, machine) = lab();
+    world.sessions = Sessions::new(Limits { total: 100, per_ek: 2 });
+    let hello = machine.hello();
+    let mut open = |last: u8| {
+        let (references, channel) = (world.references(), world.channel.clone());
+        let admitted = check_hello(&hello.0, &references.get(), &channel, world.now).expect("admitted");
+        let mut rng = SeededRng::new(&format!("{last} {}", world.sessions.len()));
+        world
+            .sessions
+            .open_from([192, 0, 2, last].into(), admitted, world.now, &mut rng)
+            .map_err(|refusal| refusal.code())
+    };
+    open(1).expect("the flood's first");
+    open(1).expect("the flood's second");
+    assert_eq!(open(1), Err(Code::SessionsFullForEk));
+    let own = open(2).expect("from another network");
+    for last in 3..18 {
+        for _ in 0..2 {
+            open(last).ok();
+        }
+    }
+    assert_eq!(open(200), Err(Code::SessionsFullForEk), "all networks together are bounded too");
+    let evidence = machine.evidence(Purpose::Join, &hello, &own, &world.channel);
+    accepted(world.verify(&own, &evidence));
 }
 
 #[test]

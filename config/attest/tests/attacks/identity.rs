@@ -3,6 +3,7 @@
 use super::{Anonymous, Proven, accepted, expect, lab, refused};
 use config_attest::Code;
 use config_attest::testing::{EkKind, SoftMachine, World};
+use config_attest::wire::{Challenge, Evidence};
 use config_kube::MachineState;
 use config_kube::machine::EkSelector;
 
@@ -200,6 +201,80 @@ fn a_machine_known_by_its_issuer_is_bound_to_the_first_ek() {
     let (mut world, machine) = by_issuer();
     world.object("worker-1").spec.ek.issuers = vec!["another-maker".to_owned()];
     expect(Anonymous, Code::EkCertificateIssuer, world.join(&machine));
+}
+
+/// A hello and evidence for it, not handed in yet.
+fn half_open(world: &mut World, machine: &SoftMachine) -> (Challenge, Evidence) {
+    let hello = machine.hello();
+    let challenge = world.challenge(&hello.0).expect("a challenge");
+    let evidence = machine.evidence(config_attest::Purpose::Join, &hello, &challenge, &world.channel);
+    (challenge, evidence)
+}
+
+#[test]
+fn one_ek_under_two_names_at_once_is_one_node() {
+    type Listed = fn(&mut World);
+    let by_issuer_alone: Listed = |world| {
+        world.rule.ek.hashes = String::new();
+        for node in ["worker-1", "worker-2"] {
+            world.object(node).spec.ek = EkSelector { issuers: vec!["lab-ca".to_owned()], ..EkSelector::default() };
+        }
+    };
+    let listed_twice: Listed = |world| world.object("worker-2").spec.ek = world.object("worker-1").spec.ek.clone();
+    for (mount, code) in [(by_issuer_alone, Code::NameMismatch), (listed_twice, Code::EkBoundElsewhere)] {
+        let (mut world, mut machine) = lab();
+        world.machine("worker-2", "192.168.77.12", EkKind::P256);
+        mount(&mut world);
+        let mut second = machine.clone();
+        second.node = "worker-2".to_owned();
+        second.claims.name = "worker-2".to_owned();
+        second.client_request.common_name = "system:node:worker-2".to_owned();
+        second.serving_request.common_name = "system:node:worker-2".to_owned();
+        second.serving_request.names = vec!["worker-2".to_owned()];
+        // The control: alone, either name is the machine's to choose.
+        let (challenge, evidence) = half_open(&mut world, &second);
+        accepted(world.verify(&challenge, &evidence));
+        // Both sessions are open before either is answered.
+        let (challenge, evidence) = half_open(&mut world, &second);
+        accepted(world.join(&machine));
+        expect(Anonymous, code, world.verify(&challenge, &evidence));
+        machine.clock.clock += 1;
+        accepted(world.join(&machine));
+    }
+}
+
+#[test]
+fn a_board_that_was_replaced_between_the_steps_is_nobody() {
+    refused(Anonymous, Code::MachineUnknown, |world, machine| {
+        let (challenge, evidence) = half_open(world, machine);
+        let spare = SoftMachine::new("a spare board", EkKind::P256);
+        world.object("worker-1").spec.ek.hashes = vec![spare.ek_hash().to_text()];
+        world.verify(&challenge, &evidence)
+    });
+}
+
+/// A Machine that trusts an issuer and has not come yet is not denounced by any other TPM of that issuer, whatever it proves.
+#[test]
+fn another_tpm_of_the_maker_does_not_speak_for_a_machine_that_has_not_come() {
+    let (mut world, machine) = by_issuer();
+    let mut other = SoftMachine::new("another board", EkKind::P256);
+    other.claims = machine.claims.clone();
+    other.client_request = machine.client_request.clone();
+    other.serving_request = machine.serving_request.clone();
+    other.ek_certificate = Some(world.endorse(&other, &[2, 23, 133, 8, 1], 2090));
+    let mut bad = world.image.clone();
+    bad.kernel[0] ^= 1;
+    other.boot(&bad, "nocloud", b"version = 1\n");
+    expect(Anonymous, Code::ImageLoader, world.join(&other));
+    let image = world.image.clone();
+    other.boot(&image, "nocloud", b"version = 1\n");
+    "system:masters".clone_into(&mut other.client_request.organization);
+    expect(Anonymous, Code::CsrOrganization, world.join(&other));
+    // The machine that has come speaks for itself.
+    let (mut world, mut machine) = by_issuer();
+    accepted(world.join(&machine));
+    machine.boot(&bad, "nocloud", b"version = 1\n");
+    expect(Proven, Code::ImageLoader, world.join(&machine));
 }
 
 #[test]
