@@ -152,12 +152,7 @@ pub struct Sessions<P = Pending> {
 
 impl<P> Default for Sessions<P> {
     fn default() -> Self {
-        Self {
-            limits: Limits::default(),
-            entries: HashMap::new(),
-            joins: Table::default(),
-            renewals: Table::default(),
-        }
+        Self { limits: Limits::default(), entries: HashMap::new(), joins: Table::default(), renewals: Table::default() }
     }
 }
 

@@ -173,13 +173,21 @@ async fn a_node_records_events_and_requests_node_certificates() {
     expect(&server, &own, Method::GET, events, Value::Null, 403).await;
     expect(&server, &own, Method::DELETE, &format!("{events}/e"), Value::Null, 403).await;
     let requests = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
-    let request = |name: &str, signer: &str| {
+    let request = |name: &str, signer: &str, node: &str| {
         json!({"metadata": {"name": name}, "spec": {
-            "request": common::signing_request("o"), "usages": ["client auth"], "signerName": signer, "username": "system:admin",
+            "request": common::node_request(node), "usages": ["client auth"], "signerName": signer, "username": "system:admin",
         }})
     };
-    expect(&server, &own, Method::POST, requests, request("a", identity::NODE_CLIENT_SIGNER), 201).await;
-    expect(&server, &own, Method::POST, requests, request("b", "kubernetes.io/kube-apiserver-client"), 403).await;
+    expect(&server, &own, Method::POST, requests, request("a", identity::NODE_CLIENT_SIGNER, "n1"), 201).await;
+    expect(&server, &own, Method::POST, requests, request("b", "kubernetes.io/kube-apiserver-client", "n1"), 403).await;
+    // Another node's certificate is not asked for, by whatever signer.
+    for signer in ["kubernetes.io/kube-apiserver-client-kubelet", "kubernetes.io/kubelet-serving"] {
+        expect(&server, &own, Method::POST, requests, request("c", signer, "n2"), 403).await;
+    }
+    let mut other = request("c", "kubernetes.io/kube-apiserver-client-kubelet", "n1");
+    other["spec"]["request"] = common::signing_request("system:nodes").into();
+    expect(&server, &own, Method::POST, requests, other, 403).await;
+    expect(&server, &own, Method::POST, requests, request("c", "kubernetes.io/kubelet-serving", "n1"), 201).await;
     let (_, made) = server.admin_ask(Method::GET, &format!("{requests}/a"), &Value::Null).await;
     assert_eq!(made["spec"]["username"], "system:node:n1", "who asks is said by the server");
     let approval = json!({"status": {"conditions": [{"type": "Approved", "status": "True", "reason": "x"}]}});

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use config_attest::Code;
-use config_attest::wire::Problem;
+use config_attest::wire::{Problem, TOO_LONG};
 use http::{HeaderValue, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use master_api::{Body, BoxFuture, body};
@@ -11,19 +11,41 @@ use serde::de::DeserializeOwned;
 use std::time::Duration;
 
 /// Time for a body to come in.
-const BODY_TIME: Duration = Duration::from_secs(30);
+pub(crate) const BODY_TIME: Duration = Duration::from_secs(10);
 
-/// Reads a body of at most `limit` octets.
-pub(crate) async fn read<T: DeserializeOwned>(incoming: Body, limit: usize) -> Result<T, Answer> {
+/// Reads a body of at most `limit` octets that comes in within `time`.
+pub(crate) async fn read<T: DeserializeOwned>(incoming: Body, limit: usize, time: Duration) -> Result<T, Answer> {
     let collect: BoxFuture<'static, _> = Box::pin(Limited::new(incoming, limit).collect());
-    let bytes = match tokio::time::timeout(BODY_TIME, collect).await {
+    let bytes = match tokio::time::timeout(time, collect).await {
         Ok(Ok(collected)) => collected.to_bytes(),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => {
-            return Err(Answer::problem(Code::TooLarge, &format!("the body has more than {limit} bytes")));
-        }
+        Ok(Err(error)) if error.is::<LengthLimitError>() => return Err(too_large(limit)),
         Ok(Err(_)) | Err(_) => return Err(Answer::problem(Code::Malformed, "the body did not come in")),
     };
-    serde_json::from_slice(&bytes).map_err(|error| Answer::problem(Code::Malformed, &error.to_string()))
+    serde_json::from_slice(&bytes).map_err(|error| {
+        let text = error.to_string();
+        let code = if text.contains(TOO_LONG) { Code::TooLarge } else { Code::Malformed };
+        Answer::problem(code, &text)
+    })
+}
+
+/// Lets a body pass that nobody wants, so that its sender can hear why, and keeps nothing of it.
+pub(crate) async fn discard(incoming: Body, limit: usize) -> Result<(), Answer> {
+    let mut incoming = Limited::new(incoming, limit);
+    let pass = async {
+        while let Some(frame) = incoming.frame().await {
+            match frame {
+                Ok(_) => {}
+                Err(error) if error.is::<LengthLimitError>() => return Err(too_large(limit)),
+                Err(_) => break,
+            }
+        }
+        Ok(())
+    };
+    tokio::time::timeout(BODY_TIME, pass).await.unwrap_or(Ok(()))
+}
+
+fn too_large(limit: usize) -> Answer {
+    Answer::problem(Code::TooLarge, &format!("the body has more than {limit} bytes"))
 }
 
 /// An answer.

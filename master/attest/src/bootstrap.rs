@@ -1,6 +1,6 @@
 //! How a fresh cluster becomes the admin's: he attests this master, then it takes his certificate request. Once.
 
-use crate::answer::{self, Answer};
+use crate::answer::{self, Answer, BODY_TIME};
 use crate::error::{Error, chain};
 use crate::service::Terms;
 use base64::Engine as _;
@@ -8,7 +8,8 @@ use base64::engine::general_purpose::STANDARD;
 use config_attest::attestor::{EvidenceAnswer, EvidenceRequest, HelloAnswer, Request};
 use config_attest::bootstrap::AdminStatement;
 use config_attest::wire::{
-    BOOTSTRAP_PROTOCOL, BootstrapAdmit, BootstrapAdmitted, BootstrapHello, Challenge, Claims, Der, MAX_HELLO_BODY,
+    BOOTSTRAP_PROTOCOL, BootstrapAdmit, BootstrapAdmitted, BootstrapHello, Challenge, Claims, Der, MAX_ADMIT_BODY,
+    MAX_HELLO_BODY,
 };
 use config_attest::{Code, Digest};
 use config_kube::policy::POLICY_NAME;
@@ -23,10 +24,13 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
-use tokio::sync::{Mutex, watch};
+use tokio::sync::{Mutex, Semaphore, watch};
 
 /// Pause between two tries to seed.
 const PAUSE: Duration = Duration::from_secs(1);
+
+/// Proofs that are made or waited for at once: a TPM makes one after another, and anybody may ask for them.
+const PROOFS: usize = 4;
 
 /// How the cluster becomes the admin's.
 #[derive(Debug, Clone)]
@@ -66,6 +70,7 @@ pub(crate) struct BootstrapDesk {
     client: Client,
     /// The keys and claims of this machine; also the lock by which one admission is taken at a time.
     shown: Mutex<Option<HelloAnswer>>,
+    proofs: Semaphore,
     done: watch::Sender<bool>,
 }
 
@@ -80,6 +85,7 @@ impl BootstrapDesk {
             authority,
             client,
             shown: Mutex::new(None),
+            proofs: Semaphore::new(PROOFS),
             done: watch::Sender::new(done),
         };
         if done {
@@ -127,12 +133,15 @@ impl BootstrapDesk {
         if self.is_done() {
             return taken();
         }
-        let challenge: Challenge = match answer::read(incoming, MAX_HELLO_BODY).await {
+        let challenge: Challenge = match answer::read(incoming, MAX_HELLO_BODY, BODY_TIME).await {
             Ok(challenge) => challenge,
             Err(answer) => return answer,
         };
         let Some(exporter) = peer.exporter.map(Digest) else {
             return Answer::problem(Code::Channel, "bootstrap needs a TLS 1.3 connection of its own");
+        };
+        let Ok(_turn) = self.proofs.try_acquire() else {
+            return Answer::problem(Code::RateLimited, "this machine's TPM is busy with other proofs; try again");
         };
         match self.prove(challenge, exporter).await {
             Ok(Some(EvidenceAnswer { proof })) => Answer::json(&proof),
@@ -145,7 +154,7 @@ impl BootstrapDesk {
 
     /// `POST /bootstrap/v1/admit`.
     pub(crate) async fn admit(&self, incoming: Body) -> Answer {
-        let admit: BootstrapAdmit = match answer::read(incoming, MAX_HELLO_BODY).await {
+        let admit: BootstrapAdmit = match answer::read(incoming, MAX_ADMIT_BODY, BODY_TIME).await {
             Ok(admit) => admit,
             Err(answer) => return answer,
         };

@@ -5,13 +5,13 @@
 //! proved which it is, its policy says (`policy`).
 
 use crate::admit::{self, Admission, Requests};
-use crate::answer::{self, Answer};
+use crate::answer::{self, Answer, BODY_TIME};
 use crate::entropy::SystemEntropy;
 use crate::error::chain;
 use crate::exchanges::Exchanges;
 use crate::inventory::Inventory;
 use crate::journal::Journal;
-use crate::limit::{Limiter, Rate};
+use crate::limit::{Limiter, Rate, network};
 use crate::policy::{Judgement, Policy, Ruling, judge, policy_of};
 use crate::queue;
 use crate::ring::{Entry, Ring};
@@ -37,11 +37,13 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tokio::sync::MutexGuard;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-/// Requests of one address: a rack behind one address may reboot at once.
+/// Requests of strangers from one network, where a rack behind one address may reboot at once, and of one node that shows
+/// its certificate.
 const EACH: Rate = Rate { per_second: 20.0, burst: 200.0 };
-/// Requests of all: what two cores verify.
+/// Requests of all strangers, and of all nodes: what two cores verify.
 const ALL: Rate = Rate { per_second: 1000.0, burst: 2000.0 };
 /// Locks among which the Machines are spread.
 const LANES: usize = 64;
@@ -66,7 +68,11 @@ pub(crate) struct Desk {
     sessions: Mutex<Sessions>,
     /// Those of machines without a TPM, apart: whatever comes there takes nothing from those that have one.
     pub(crate) unproven: Mutex<Sessions<UnprovenPending>>,
-    limiter: Mutex<Limiter>,
+    /// When the desk was opened: sessions live by a clock that never goes back.
+    opened: Instant,
+    strangers: Mutex<Limiter<IpAddr>>,
+    /// By the Machine's uid: what others send from a node's address is not held against it.
+    nodes: Mutex<Limiter<String>>,
     lanes: Vec<tokio::sync::Mutex<()>>,
     spread: RandomState,
 }
@@ -107,7 +113,9 @@ impl Desk {
             release_keys: terms.release_keys.iter().map(|key| key.name().to_owned()).collect(),
             sessions: Mutex::new(Sessions::new(Limits::default())),
             unproven: Mutex::new(Sessions::new(Limits::default())),
-            limiter: Mutex::new(Limiter::new(EACH, ALL, Instant::now())),
+            opened: Instant::now(),
+            strangers: Mutex::new(Limiter::new(EACH, ALL, Instant::now())),
+            nodes: Mutex::new(Limiter::new(EACH, ALL, Instant::now())),
             lanes: (0..LANES).map(|_| tokio::sync::Mutex::default()).collect(),
             spread: RandomState::new(),
         }
@@ -115,12 +123,21 @@ impl Desk {
 
     /// `POST /attest/v1/sessions`.
     pub(crate) async fn hello(&self, incoming: Body, peer: &Peer) -> Answer {
+        if let Err(answer) = self.admit_rate(peer) {
+            return answer;
+        }
         self.open(incoming, peer, check_hello).await
     }
 
     /// `POST /attest/v1/renewals`.
     pub(crate) async fn renewal(&self, incoming: Body, peer: &Peer) -> Answer {
+        if let Err(answer) = self.admit_rate(peer) {
+            return answer;
+        }
         let Some(renewing) = renewing_peer(peer) else {
+            if let Err(answer) = answer::discard(incoming, MAX_HELLO_BODY).await {
+                return answer;
+            }
             self.refuse(peer, &Refusal::anonymous(Code::RenewalIdentity)).await;
             return Answer::refused();
         };
@@ -136,10 +153,7 @@ impl Desk {
         peer: &Peer,
         check: impl Fn(&Hello, &Reference<'_>, &Channel, u64) -> Result<config_attest::verifier::Admitted, Box<Refusal>>,
     ) -> Answer {
-        if let Err(answer) = self.admit_rate(peer) {
-            return answer;
-        }
-        let hello: Hello = match answer::read(incoming, MAX_HELLO_BODY).await {
+        let hello: Hello = match answer::read(incoming, MAX_HELLO_BODY, BODY_TIME).await {
             Ok(hello) => hello,
             Err(answer) => return answer,
         };
@@ -148,7 +162,7 @@ impl Desk {
         let outcome = self.held().and_then(|held| {
             let admitted = check(&hello, &self.reference(&held), &channel, now)?;
             let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-            sessions.open(admitted, now, &mut SystemEntropy)
+            sessions.open_from(address(peer), admitted, self.ticks(), &mut SystemEntropy)
         });
         match outcome {
             Ok(challenge) => Answer::json(&challenge),
@@ -162,7 +176,7 @@ impl Desk {
         self.refuse(peer, &claimed(refusal, claims)).await;
         if [Code::SessionsFull, Code::SessionsFullForEk].contains(&code) {
             Answer::problem(Code::RateLimited, "too many half-open sessions; try again later")
-        } else if code == Code::ProtocolVersion {
+        } else if [Code::ProtocolVersion, Code::Malformed].contains(&code) {
             Answer::problem(code, code.meaning())
         } else {
             Answer::refused()
@@ -174,20 +188,28 @@ impl Desk {
         if let Err(answer) = self.admit_rate(peer) {
             return answer;
         }
-        let evidence: Evidence = match answer::read(incoming, MAX_EVIDENCE_BODY).await {
+        let (left, taken) = {
+            let (mut sessions, now) = (self.sessions.lock().unwrap_or_else(PoisonError::into_inner), self.ticks());
+            (sessions.left(session, now), sessions.take(session, now))
+        };
+        // Taken before the body is read: one that answers no challenge is not kept in memory, and of one session there is
+        // never more than one.
+        let pending = match taken {
+            Ok(pending) => pending,
+            Err(code) => {
+                if let Err(answer) = answer::discard(incoming, MAX_EVIDENCE_BODY).await {
+                    return answer;
+                }
+                self.refuse(peer, &Refusal::anonymous(code)).await;
+                return Answer::refused();
+            }
+        };
+        let evidence: Evidence = match answer::read(incoming, MAX_EVIDENCE_BODY, Duration::from_secs(left)).await {
             Ok(evidence) => evidence,
             Err(answer) => return answer,
         };
         let Some(channel) = self.channel(peer) else { return no_exporter() };
-        let now = SystemTime::now();
-        let taken = self.sessions.lock().unwrap_or_else(PoisonError::into_inner).take(session, seconds(now));
-        match taken {
-            Ok(pending) => Box::pin(self.conclude(pending, &evidence, &channel, peer, now)).await,
-            Err(code) => {
-                self.refuse(peer, &Refusal::anonymous(code)).await;
-                Answer::refused()
-            }
-        }
+        Box::pin(self.conclude(pending, &evidence, &channel, peer, SystemTime::now())).await
     }
 
     async fn conclude(
@@ -198,7 +220,7 @@ impl Desk {
         peer: &Peer,
         now: SystemTime,
     ) -> Answer {
-        let _turn = self.lane(&pending.turn()).lock().await;
+        let _turn = self.turn(&pending.turn(), &pending.ek_hash().to_text()).await;
         let held = match self.held() {
             Ok(held) => held,
             Err(refusal) => {
@@ -352,9 +374,17 @@ impl Desk {
     }
 
     pub(crate) fn admit_rate(&self, peer: &Peer) -> Result<(), Answer> {
-        let address = peer.remote.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |remote| remote.ip().to_canonical());
-        let admitted = self.limiter.lock().unwrap_or_else(PoisonError::into_inner).admit(address, Instant::now());
+        let now = Instant::now();
+        let admitted = match renewing_peer(peer) {
+            Some(node) => self.nodes.lock().unwrap_or_else(PoisonError::into_inner).admit(node.machine_uid, now),
+            None => self.strangers.lock().unwrap_or_else(PoisonError::into_inner).admit(address(peer), now),
+        };
         if admitted { Ok(()) } else { Err(Answer::problem(Code::RateLimited, Code::RateLimited.meaning())) }
+    }
+
+    /// Seconds since the desk was opened.
+    pub(crate) fn ticks(&self) -> u64 {
+        self.opened.elapsed().as_secs()
     }
 
     pub(crate) fn channel(&self, peer: &Peer) -> Option<Channel> {
@@ -432,6 +462,11 @@ impl Desk {
         }
     }
 
+    /// DNS names and addresses of the API server.
+    pub(crate) fn api_names(&self) -> &[String] {
+        &self.api_names
+    }
+
     /// Joins and renewals that are held.
     pub(crate) fn held_sessions(&self) -> (usize, usize) {
         let (joins, renewals) = self.sessions.lock().unwrap_or_else(PoisonError::into_inner).held();
@@ -439,9 +474,17 @@ impl Desk {
         (joins + unproven.0, renewals + unproven.1)
     }
 
-    pub(crate) fn lane(&self, uid: &str) -> &tokio::sync::Mutex<()> {
-        let index = usize::try_from(self.spread.hash_one(uid) % 64).unwrap_or(0);
-        &self.lanes[index]
+    /// Waits until no other exchange of the same Machine or of the same EK is being concluded.
+    pub(crate) async fn turn(&self, machine: &str, ek: &str) -> [Option<MutexGuard<'_, ()>>; 2] {
+        let (machine, ek) = (self.lane(machine), self.lane(ek));
+        // In one order, so that no two wait for each other.
+        let first = self.lanes[machine.min(ek)].lock().await;
+        let second = if machine == ek { None } else { Some(self.lanes[machine.max(ek)].lock().await) };
+        [Some(first), second]
+    }
+
+    fn lane(&self, name: &str) -> usize {
+        usize::try_from(self.spread.hash_one(name) % 64).unwrap_or(0)
     }
 }
 
@@ -476,6 +519,11 @@ fn claimed(mut refusal: Refusal, claims: &Claims) -> Refusal {
 
 pub(crate) fn no_exporter() -> Answer {
     Answer::problem(Code::Channel, "attestation needs a TLS 1.3 connection of its own")
+}
+
+/// Whence a caller comes, as far as it counts.
+pub(crate) fn address(peer: &Peer) -> IpAddr {
+    network(peer.remote.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |remote| remote.ip()))
 }
 
 fn remote(peer: &Peer) -> String {

@@ -16,7 +16,10 @@ use std::time::{Duration, Instant};
 
 /// Renewals of a machine are told once in this time, with their number.
 const CONDENSED: Duration = Duration::from_secs(6 * 3600);
-/// Machines whose renewals are counted at once.
+/// Refusals of a machine for one reason that leave its state as it is are told once in this time, with their number: else
+/// one that proves nonsense all day drives everything else out of the log.
+const CONDENSED_REFUSALS: Duration = Duration::from_secs(600);
+/// Machines whose renewals, or reasons whose refusals, are counted at once.
 const COUNTED: usize = 16_384;
 
 /// The journal.
@@ -25,8 +28,12 @@ pub(crate) struct Journal {
     log: Arc<VerdictLog>,
     recorder: Recorder,
     pub(crate) figures: Figures,
-    renewals: Mutex<HashMap<String, (Instant, u64)>>,
+    renewals: Mutex<Counts>,
+    refusals: Mutex<Counts>,
 }
+
+/// When something was told last, and how often it was since, that time included.
+type Counts = HashMap<String, (Instant, u64)>;
 
 /// What an admin did, in a word and a sentence.
 type Deed = (&'static str, String);
@@ -34,7 +41,7 @@ type Deed = (&'static str, String);
 impl Journal {
     pub(crate) fn new(log: Arc<VerdictLog>, client: Client) -> Self {
         let recorder = Recorder::new(client, "pratique-attestation");
-        Self { log, recorder, figures: Figures::default(), renewals: Mutex::default() }
+        Self { log, recorder, figures: Figures::default(), renewals: Mutex::default(), refusals: Mutex::default() }
     }
 
     /// The log, as it is on disk.
@@ -86,7 +93,7 @@ impl Journal {
         entry.serial = is.certificate.as_ref().map(|certificate| certificate.serial.clone()).unwrap_or_default();
         if renewed {
             self.figures.renewed.fetch_add(1, Ordering::Relaxed);
-            let Some(count) = self.count_renewal(&entry.uid) else { return Ok(()) };
+            let Some(count) = count(&self.renewals, &entry.uid, CONDENSED) else { return Ok(()) };
             entry.count = Some(count);
             return self.append(entry).await;
         }
@@ -115,24 +122,6 @@ impl Journal {
         Ok(())
     }
 
-    /// How many renewals are to be told; none where it is not the time.
-    fn count_renewal(&self, uid: &str) -> Option<u64> {
-        let now = Instant::now();
-        let mut renewals = self.renewals.lock().unwrap_or_else(PoisonError::into_inner);
-        if renewals.len() >= COUNTED && !renewals.contains_key(uid) {
-            renewals.clear();
-        }
-        let (since, count) = renewals.entry(uid.to_owned()).or_insert((now, 0));
-        *count += 1;
-        if *count > 1 && now.duration_since(*since) < CONDENSED {
-            return None;
-        }
-        let told = *count;
-        // From here on the count of 1 stands for what was told.
-        (*since, *count) = (now, 1);
-        Some(if told == 1 { 1 } else { told - 1 })
-    }
-
     /// A refusal; with the Machine before and after where it changed something.
     pub(crate) async fn refused(&self, refusal: &Refusal, changed: Option<(&Machine, &Machine)>) {
         self.figures.refuse(refusal.code());
@@ -142,6 +131,13 @@ impl Journal {
         refusal.code().as_str().clone_into(&mut entry.code);
         entry.message = refusal.message();
         entry.ek = verdict.ek_hash.map(|hash| hash.to_text()).unwrap_or_default();
+        let state = |machine: &Machine| machine.status.as_ref().map(|status| status.state);
+        let moved = changed.is_some_and(|(before, after)| state(before) != state(after));
+        let told = count(&self.refusals, &format!("{} {}", entry.uid, entry.code), CONDENSED_REFUSALS);
+        if told.is_none() && !moved {
+            return;
+        }
+        entry.count = told.filter(|count| *count > 1);
         self.note(entry).await;
         if let Some((before, after)) = changed {
             self.changed(&before.status.clone().unwrap_or_default(), after, refusal.code().as_str()).await;
@@ -208,6 +204,24 @@ impl Journal {
     }
 }
 
+/// How many are to be told; none where it is not the time.
+fn count(counts: &Mutex<Counts>, key: &str, period: Duration) -> Option<u64> {
+    let now = Instant::now();
+    let mut counts = counts.lock().unwrap_or_else(PoisonError::into_inner);
+    if counts.len() >= COUNTED && !counts.contains_key(key) {
+        counts.clear();
+    }
+    let (since, count) = counts.entry(key.to_owned()).or_insert((now, 0));
+    *count += 1;
+    if *count > 1 && now.duration_since(*since) < period {
+        return None;
+    }
+    let told = *count;
+    // From here on the count of 1 stands for what was told.
+    (*since, *count) = (now, 1);
+    Some(if told == 1 { 1 } else { told - 1 })
+}
+
 fn about(kind: Kind, machine: &Machine) -> Entry {
     let mut entry = Entry::of(kind, machine.metadata.name.as_deref().unwrap_or_default());
     entry.uid = machine.metadata.uid.clone().unwrap_or_default();
@@ -247,6 +261,9 @@ fn deeds(old: Option<&Machine>, new: Option<&Machine>) -> Vec<Deed> {
             None => ("WaiverWithdrawn", "the machine may not prove itself anew any more".to_owned()),
         });
     }
+    if old.role != new.role {
+        deeds.push(("Role", format!("the machine is a {} from now on", new.role)));
+    }
     if old.ek != new.ek {
         let hashes = if new.ek.hashes.is_empty() { "none".to_owned() } else { new.ek.hashes.join(", ") };
         deeds.push(("EndorsementKeys", format!("its endorsement keys are now: {hashes}")));
@@ -263,6 +280,21 @@ mod tests {
     use config_kube::MachineSpec;
 
     #[test]
+    fn what_comes_again_and_again_is_told_once_with_its_number() {
+        let counts = Mutex::default();
+        let told = |period| count(&counts, "a", period);
+        assert_eq!(told(CONDENSED), Some(1));
+        assert_eq!((told(CONDENSED), told(CONDENSED)), (None, None));
+        assert_eq!(count(&counts, "b", CONDENSED), Some(1));
+        assert_eq!(told(Duration::ZERO), Some(3), "those that were held back, and this one");
+        assert_eq!(told(CONDENSED), None);
+        for number in 0..=COUNTED {
+            count(&counts, &number.to_string(), CONDENSED);
+        }
+        assert!(counts.lock().unwrap().len() <= COUNTED);
+    }
+
+    #[test]
     fn every_decision_is_told_and_nothing_else() {
         let old = Machine::named("m", MachineSpec::default());
         let words = |new: &Machine| deeds(Some(&old), Some(new)).into_iter().map(|(word, _)| word).collect::<Vec<_>>();
@@ -275,7 +307,8 @@ mod tests {
         new.spec.readmit_until = Some("2030-01-01T00:00:00Z".to_owned());
         new.spec.ek.hashes.push("sha256:00".to_owned());
         new.spec.config_digests.push("sha256:00".to_owned());
-        assert_eq!(words(&new), ["Retired", "Waived", "EndorsementKeys", "Configuration"]);
+        "master".clone_into(&mut new.spec.role);
+        assert_eq!(words(&new), ["Retired", "Waived", "Role", "EndorsementKeys", "Configuration"]);
         assert_eq!(deeds(None, Some(&old))[0].0, "Added");
         assert_eq!(deeds(Some(&old), None)[0].0, "Removed");
     }

@@ -1,7 +1,8 @@
-//! Rate limits: a token bucket for each caller's address and one for all, in bounded memory.
+//! Rate limits: a token bucket for each caller and one for all, in bounded memory.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::hash::Hash;
+use std::net::{IpAddr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 /// How fast something may go on.
@@ -33,24 +34,32 @@ impl Bucket {
 
 /// The buckets.
 #[derive(Debug)]
-pub(crate) struct Limiter {
+pub(crate) struct Limiter<C> {
     each: Rate,
     all: Rate,
     total: Bucket,
-    callers: HashMap<IpAddr, Bucket>,
+    callers: HashMap<C, Bucket>,
 }
 
-/// Most addresses that are remembered; beyond it the ones that rested longest are forgotten.
+/// Most callers that are remembered; beyond it the ones that rested longest are forgotten.
 const CALLERS: usize = 4096;
 
-impl Limiter {
-    /// Limits for each address, and for all together.
+/// Who counts as one: an IPv4 address, or a network of IPv6 as one customer gets it.
+pub(crate) fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
+        address @ IpAddr::V4(_) => address,
+    }
+}
+
+impl<C: Hash + Eq> Limiter<C> {
+    /// Limits for each caller, and for all together.
     pub(crate) fn new(each: Rate, all: Rate, now: Instant) -> Self {
         Self { each, all, total: Bucket::full(all, now), callers: HashMap::new() }
     }
 
     /// Takes a token for this caller; false: too fast.
-    pub(crate) fn admit(&mut self, caller: IpAddr, now: Instant) -> bool {
+    pub(crate) fn admit(&mut self, caller: C, now: Instant) -> bool {
         if self.callers.len() >= CALLERS && !self.callers.contains_key(&caller) {
             self.forget(now);
         }
@@ -96,6 +105,15 @@ mod tests {
         assert!(limiter.admit(address(2), start));
         assert!(limiter.admit(address(1), start + Duration::from_secs(1)));
         assert!(!limiter.admit(address(1), start + Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn a_network_of_ipv6_is_one_caller() {
+        let of = |text: &str| network(text.parse().unwrap());
+        assert_eq!(of("2001:db8:1:2::1"), of("2001:db8:1:2:ffff::2"));
+        assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
+        assert_ne!(of("192.0.2.1"), of("192.0.2.2"));
+        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
     }
 
     #[test]

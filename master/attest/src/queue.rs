@@ -61,7 +61,7 @@ impl Keeper<'_> {
             }
             self.create(&object(asked, &wait.name, fresh)).await.map_err(fail)?;
             tracing::info!(node = asked.claimant.node_name(), request = wait.name, "waits for a person");
-            if let Some(id) = asked.claimant.machine() {
+            if let Some(id) = asked.claimant.own_machine() {
                 let verdict = asked.claimant.verdict();
                 let changed = !fresh.changes.is_empty();
                 let text = if changed { format!("{message}; {}", fresh.changes.join("; ")) } else { message.clone() };

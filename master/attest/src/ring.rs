@@ -98,7 +98,7 @@ pub(crate) fn queued(claimant: &Claimant, request: &str, remote: String, now: Sy
     let mut entry = Entry::of("Queued", &verdict, remote, now);
     Code::Queued.as_str().clone_into(&mut entry.status.code);
     entry.status.message = crate::queue::command(request);
-    entry.status.machine = claimant.machine().map(|id| id.name.clone());
+    entry.status.machine = claimant.own_machine().map(|id| id.name.clone());
     entry
 }
 

@@ -7,6 +7,7 @@ use crate::error::{Error, chain};
 use crate::exchange::Desk;
 use crate::inventory::Inventory;
 use crate::journal::Journal;
+use crate::signer::Signer;
 use crate::verdicts::VerdictLog;
 use crate::waiting::Waiting;
 use crate::{ring, signer, standing};
@@ -133,7 +134,13 @@ impl AttestationService {
             self.follow_policies(),
             standing::keep_taints(&self.client, &self.inventory),
             standing::keep_statuses(&self.client, &self.inventory, &self.desk),
-            signer::keep_requests(&self.client, &self.authority, &self.inventory, &self.waiting),
+            signer::keep_requests(Signer {
+                client: &self.client,
+                authority: &self.authority,
+                inventory: &self.inventory,
+                waiting: &self.waiting,
+                api_names: self.desk.api_names(),
+            }),
             self.deny.tick(),
             write,
         );

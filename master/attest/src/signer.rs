@@ -7,47 +7,57 @@ use crate::policy::{Upstream, upstream};
 use crate::queue;
 use crate::request::condition;
 use crate::waiting::Waiting;
+use config_attest::San;
+use config_kube::Machine;
 use config_kube::k8s_openapi::ByteString;
 use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use jiff::Timestamp;
 use master_api::{ApiError, Change, Client, Follower, ListParams};
 use master_ca::{ApprovedRequest, Authority, UPSTREAM_SIGNERS};
+use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
 /// Between two looks for requests past their time.
 const SWEEP: Duration = Duration::from_secs(5);
 
-/// Follows the requests. Drop it to stop.
-pub(crate) async fn keep_requests(client: &Client, authority: &Authority, inventory: &Inventory, waiting: &Waiting) {
-    // Beside each other and not arms of one select: a follower that is looked away from in the middle of its list may hold
-    // what the other's request waits for.
-    tokio::join!(
-        follow(client, authority, inventory, waiting),
-        follow_rules(client, authority, inventory),
-        sweep(client, waiting),
-    );
+/// What signs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Signer<'a> {
+    pub(crate) client: &'a Client,
+    pub(crate) authority: &'a Authority,
+    pub(crate) inventory: &'a Inventory,
+    pub(crate) waiting: &'a Waiting,
+    /// DNS names and addresses of the API server.
+    pub(crate) api_names: &'a [String],
 }
 
-async fn follow(client: &Client, authority: &Authority, inventory: &Inventory, waiting: &Waiting) {
-    let mut follower = Follower::<CertificateSigningRequest>::new(client.clone(), None, ListParams::default());
+/// Follows the requests. Drop it to stop.
+pub(crate) async fn keep_requests(signer: Signer<'_>) {
+    // Beside each other and not arms of one select: a follower that is looked away from in the middle of its list may hold
+    // what the other's request waits for.
+    tokio::join!(follow(signer), follow_rules(signer), sweep(signer.client, signer.waiting),);
+}
+
+async fn follow(signer: Signer<'_>) {
+    let mut follower = Follower::<CertificateSigningRequest>::new(signer.client.clone(), None, ListParams::default());
     loop {
         let change = follower.next().await;
-        waiting.take(&change);
+        signer.waiting.take(&change);
         let objects = match change {
             Change::Listed(objects) => objects,
             Change::Set(object) => vec![object],
             Change::Gone(_) => continue,
         };
-        handle(client, authority, inventory, objects).await;
+        handle(signer, objects).await;
     }
 }
 
 /// What waited under the rules before is decided by the new ones.
-async fn follow_rules(client: &Client, authority: &Authority, inventory: &Inventory) {
-    let mut rules = inventory.rules_changed();
+async fn follow_rules(signer: Signer<'_>) {
+    let mut rules = signer.inventory.rules_changed();
     // The sender lives in the inventory.
     while rules.changed().await.is_ok() {
-        again(client, authority, inventory).await;
+        again(signer).await;
     }
 }
 
@@ -60,23 +70,18 @@ async fn sweep(client: &Client, waiting: &Waiting) {
 }
 
 /// What waited under the rules before.
-async fn again(client: &Client, authority: &Authority, inventory: &Inventory) {
-    match client.list::<CertificateSigningRequest>(None, &ListParams::default()).await {
-        Ok(list) => handle(client, authority, inventory, list.items).await,
+async fn again(signer: Signer<'_>) {
+    match signer.client.list::<CertificateSigningRequest>(None, &ListParams::default()).await {
+        Ok(list) => handle(signer, list.items).await,
         Err(error) => tracing::warn!(error = %error, "cannot list requests after the policy changed"),
     }
 }
 
-async fn handle(
-    client: &Client,
-    authority: &Authority,
-    inventory: &Inventory,
-    objects: Vec<CertificateSigningRequest>,
-) {
+async fn handle(signer: Signer<'_>, objects: Vec<CertificateSigningRequest>) {
     for object in objects {
-        let outcome = match decide(client, inventory, &object).await {
+        let outcome = match decide(signer.client, signer.inventory, &object).await {
             Ok(true) => Ok(()),
-            Ok(false) => sign(client, authority, &object).await,
+            Ok(false) => sign(signer, &object).await,
             Err(error) => Err(error),
         };
         match outcome {
@@ -116,14 +121,18 @@ async fn decide(client: &Client, inventory: &Inventory, object: &CertificateSign
     client.update_subresource(&object, "approval").await.map(|_| true)
 }
 
-async fn sign(client: &Client, authority: &Authority, object: &CertificateSigningRequest) -> Result<(), ApiError> {
+async fn sign(signer: Signer<'_>, object: &CertificateSigningRequest) -> Result<(), ApiError> {
+    let Signer { client, authority, api_names, .. } = signer;
     let issued = match ApprovedRequest::from_object(object) {
         Ok(None) => match issued::sign(client, authority, object).await? {
             Ok(None) => return Ok(()),
             Ok(Some(issued)) => Ok(issued),
             Err(error) => Err(error),
         },
-        Ok(Some(approved)) => authority.issue_approved(&approved, SystemTime::now()),
+        Ok(Some(approved)) => match beyond_approval(client, &approved, api_names).await? {
+            Some(refusal) => Err(refusal),
+            None => authority.issue_approved(&approved, SystemTime::now()),
+        },
         Err(error) => Err(error),
     };
     let mut object = object.clone();
@@ -136,6 +145,27 @@ async fn sign(client: &Client, authority: &Authority, object: &CertificateSignin
         }
     }
     client.update_status(&object).await.map(drop)
+}
+
+/// Why a request is not signed, whoever approved it: else a bootstrap token, and a person who looks at the request's name
+/// alone, give away what only a machine's own proof gives, or a certificate that clients take for the API server's.
+async fn beyond_approval(
+    client: &Client,
+    approved: &ApprovedRequest,
+    api_names: &[String],
+) -> Result<Option<master_ca::Error>, ApiError> {
+    let refuse = |why: String| Ok(Some(master_ca::Error::Request(why)));
+    let api: BTreeSet<San> = api_names.iter().map(|name| San::from_text(name)).collect();
+    if let Some(name) = approved.names().iter().find(|name| San::from_text(name).is_api_server(&api)) {
+        return refuse(format!("`{name}` is the API server's"));
+    }
+    let Some(node) = approved.node() else { return Ok(None) };
+    // Read anew: the inventory's watch may be behind, or not filled yet.
+    let machines = client.list::<Machine>(None, &ListParams::default()).await?;
+    if !machines.items.iter().any(|machine| machine.node_name() == node) {
+        return Ok(None);
+    }
+    refuse(format!("node {node} is a Machine's, which gets its certificates by its own proof, not by a request"))
 }
 
 async fn drop_expired(client: &Client, waiting: &Waiting) {

@@ -2,9 +2,9 @@
 //! looked at is in the verifier's `unproven`.
 
 use crate::admit::Requests;
-use crate::answer::{self, Answer};
+use crate::answer::{self, Answer, BODY_TIME};
 use crate::entropy::SystemEntropy;
-use crate::exchange::{Desk, no_exporter, renewing_peer, seconds};
+use crate::exchange::{Desk, address, no_exporter, renewing_peer, seconds};
 use config_attest::unproven::{Evidence, Hello};
 use config_attest::verifier::{
     Reference, UnprovenAdmitted, UnprovenPending, check_unproven, check_unproven_hello, check_unproven_renewal,
@@ -42,7 +42,7 @@ impl Desk {
         if let Err(answer) = self.admit_rate(peer) {
             return answer;
         }
-        let hello: Hello = match answer::read(incoming, MAX_HELLO_BODY).await {
+        let hello: Hello = match answer::read(incoming, MAX_HELLO_BODY, BODY_TIME).await {
             Ok(hello) => hello,
             Err(answer) => return answer,
         };
@@ -51,7 +51,7 @@ impl Desk {
         let outcome = self.held().and_then(|held| {
             let admitted = check(&hello, &self.reference(&held), &channel, now)?;
             let mut sessions = self.unproven.lock().unwrap_or_else(PoisonError::into_inner);
-            sessions.open(admitted, now, &mut SystemEntropy)
+            sessions.open_from(address(peer), admitted, self.ticks(), &mut SystemEntropy)
         });
         match outcome {
             Ok(challenge) => Answer::json(&challenge),
@@ -64,13 +64,13 @@ impl Desk {
         if let Err(answer) = self.admit_rate(peer) {
             return answer;
         }
-        let evidence: Evidence = match answer::read(incoming, MAX_HELLO_BODY).await {
+        let evidence: Evidence = match answer::read(incoming, MAX_HELLO_BODY, BODY_TIME).await {
             Ok(evidence) => evidence,
             Err(answer) => return answer,
         };
         let Some(channel) = self.channel(peer) else { return no_exporter() };
         let now = SystemTime::now();
-        let taken = self.unproven.lock().unwrap_or_else(PoisonError::into_inner).take(session, seconds(now));
+        let taken = self.unproven.lock().unwrap_or_else(PoisonError::into_inner).take(session, self.ticks());
         match taken {
             Ok(pending) => Box::pin(self.conclude_unproven(pending, &evidence, &channel, peer, now)).await,
             Err(code) => {
@@ -88,7 +88,8 @@ impl Desk {
         peer: &Peer,
         now: SystemTime,
     ) -> Answer {
-        let _turn = self.lane(&pending.turn()).lock().await;
+        let turn = pending.turn();
+        let _turn = self.turn(&turn, &turn).await;
         let held = match self.held() {
             Ok(held) => held,
             Err(refusal) => {

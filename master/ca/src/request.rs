@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::profile::Profile;
-use config_kube::identity::{NODE_USER_PREFIX, NODES_GROUP};
+use config_kube::identity::{NODE_USER_PREFIX, NODES_GROUP, node_of_user};
 use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use std::time::Duration;
 use x509_parser::certification_request::X509CertificationRequest;
@@ -117,6 +117,29 @@ impl ApprovedRequest {
         let asked = object.spec.expiration_seconds.and_then(|s| u64::try_from(s).ok()).unwrap_or(DEFAULT_LIFE);
         let life = Duration::from_secs(asked.clamp(LIFE_BOUNDS.0, LIFE_BOUNDS.1));
         Ok(Some(Self { profile, spki: request.spki, life }))
+    }
+
+    /// Names that the certificate would serve under.
+    pub fn names(&self) -> &[String] {
+        match &self.profile {
+            Profile::ApprovedServing { names, .. } => names,
+            Profile::Client { .. }
+            | Profile::NodeClient { .. }
+            | Profile::NodeServing { .. }
+            | Profile::MasterServing { .. } => &[],
+        }
+    }
+
+    /// The node that the certificate would speak for, if it is for one.
+    pub fn node(&self) -> Option<&str> {
+        match &self.profile {
+            Profile::Client { user, group } if group.as_deref() == Some(NODES_GROUP) => node_of_user(user),
+            Profile::ApprovedServing { user, .. } => node_of_user(user),
+            Profile::Client { .. }
+            | Profile::NodeClient { .. }
+            | Profile::NodeServing { .. }
+            | Profile::MasterServing { .. } => None,
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use config_kube::identity::MASTERS_GROUP;
 use serde_json::Value;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::prelude::FromDer;
+use x509_parser::x509::AttributeTypeAndValue;
 
 /// The signer whose certificates the API believes.
 const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client";
@@ -106,12 +107,31 @@ async fn allowed(request: &Request<'_>, verb: &str, fields: &Fields) -> Result<(
     Err(call.forbidden(&call.target.name, &text))
 }
 
-/// Whether a request (PEM, and that in base64) names the admins' group. What can't be read is refused by its signer.
+/// Who a request is for, as far as its subject is text.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Subject {
+    /// Common names.
+    pub(super) users: Vec<String>,
+    /// Organizations.
+    pub(super) groups: Vec<String>,
+}
+
+impl Subject {
+    /// Reads a request: PEM, and that in base64.
+    pub(super) fn of_request(request: &str) -> Option<Self> {
+        let pem = base64::engine::general_purpose::STANDARD.decode(request).ok()?;
+        let (_, pem) = x509_parser::pem::parse_x509_pem(&pem).ok()?;
+        let (_, parsed) = X509CertificationRequest::from_der(&pem.contents).ok()?;
+        let subject = &parsed.certification_request_info.subject;
+        let text = |value: &AttributeTypeAndValue<'_>| value.as_str().unwrap_or_default().to_owned();
+        Some(Self {
+            users: subject.iter_common_name().map(text).collect(),
+            groups: subject.iter_organization().map(text).collect(),
+        })
+    }
+}
+
+/// Whether a request names the admins' group. What can't be read is refused by its signer.
 fn asks_for_masters(request: &str) -> bool {
-    let engine = base64::engine::general_purpose::STANDARD;
-    let Ok(pem) = engine.decode(request) else { return false };
-    let Ok((_, pem)) = x509_parser::pem::parse_x509_pem(&pem) else { return false };
-    let Ok((_, parsed)) = X509CertificationRequest::from_der(&pem.contents) else { return false };
-    let mut groups = parsed.certification_request_info.subject.iter_organization();
-    groups.any(|group| group.as_str().is_ok_and(|group| group == MASTERS_GROUP))
+    Subject::of_request(request).is_some_and(|subject| subject.groups.iter().any(|group| group == MASTERS_GROUP))
 }

@@ -1,5 +1,6 @@
 //! `NodeRestriction`: what a node may write.
 
+use super::certificates::Subject;
 use super::{Admitted, Operation, Plugin, Request};
 use crate::error::ApiError;
 use crate::hooks::BoxFuture;
@@ -119,19 +120,26 @@ fn mirror_pod(call: &Call, node: &str, name: &str, pod: &Fields) -> Result<(), A
     Ok(())
 }
 
-/// Nodes ask for node certificates only.
+/// Nodes ask for node certificates only, and for their own (upstream: `AllowInsecureKubeletCertificateSigningRequests` off).
 fn request(call: &Call, fields: &Fields, name: &str) -> Result<(), ApiError> {
-    let signer = object(fields, "spec").map_or("", |spec| text(spec, "signerName"));
+    let spec = object(fields, "spec");
+    let signer = spec.map_or("", |spec| text(spec, "signerName"));
     let signers = [
         identity::NODE_CLIENT_SIGNER,
         identity::NODE_SERVING_SIGNER,
         "kubernetes.io/kube-apiserver-client-kubelet",
         "kubernetes.io/kubelet-serving",
     ];
-    if signers.contains(&signer) {
+    if !signers.contains(&signer) {
+        return Err(call.forbidden(name, &format!("a node cannot request a certificate of signer {signer:?}")));
+    }
+    let own = Subject { users: vec![call.user.name.clone()], groups: vec![identity::NODES_GROUP.to_owned()] };
+    let asked = spec.and_then(|spec| Subject::of_request(text(spec, "request")));
+    if asked == Some(own) {
         return Ok(());
     }
-    Err(call.forbidden(name, &format!("a node cannot request a certificate of signer {signer:?}")))
+    let subject = format!("O={}, CN={}", identity::NODES_GROUP, call.user.name);
+    Err(call.forbidden(name, &format!("a node can only request certificates with the subject {subject}")))
 }
 
 fn own_lease(call: &Call, node: &str, name: &str, namespace: &str) -> Result<(), ApiError> {

@@ -27,7 +27,7 @@ pub(super) fn stamp(call: &Call, fields: &mut Fields) {
 }
 
 /// What an admin decides about a Machine.
-const DECISIONS: [&str; 3] = ["ek", "readmitUntil", "retired"];
+const DECISIONS: [&str; 5] = ["configDigests", "ek", "readmitUntil", "retired", "role"];
 
 /// A Machine carries who decided last on whether it may join, and when; nobody says it for somebody else.
 pub(super) fn decided(call: &Call, fields: &mut Fields, old: Option<&Fields>) {

@@ -104,6 +104,17 @@ pub(crate) fn signing_request(organization: &str) -> String {
     base64::engine::general_purpose::STANDARD.encode(pem)
 }
 
+/// A request for a node's certificate, as objects carry it.
+#[allow(dead_code, reason = "not every test binary asks for one")]
+pub(crate) fn node_request(node: &str) -> String {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(DnType::OrganizationName, "system:nodes");
+    params.distinguished_name.push(DnType::CommonName, format!("system:node:{node}"));
+    let pem = params.serialize_request(&KeyPair::generate().unwrap()).unwrap().pem().unwrap();
+    base64::engine::general_purpose::STANDARD.encode(pem)
+}
+
 /// A certificate authority of a test.
 pub(crate) struct Authority {
     pub(crate) root: CertificateDer<'static>,

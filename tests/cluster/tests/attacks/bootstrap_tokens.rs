@@ -149,3 +149,26 @@ pub(crate) async fn an_ordinary_kubelet_gets_its_certificate_by_a_token_that_end
     }
     assert!(kubectl.admin(&names).contains("bootstrap-token-abcdef"), "one that has not ended is kept");
 }
+
+/// A stolen token, and a person who looks at the name alone: the node of a Machine is made by the machine's own proof. The
+/// control is the story above, in which the same request for a node that is no Machine's is signed.
+pub(crate) async fn a_stolen_token_does_not_make_a_machine(lab: &Lab) {
+    let kubectl = Kubectl::new(lab);
+    let machine = lab.machine().await;
+    let file = kubectl.dir.path().join("token");
+    std::fs::write(&file, token("bbbbbb", "0123456789abcdef", 3600)).unwrap();
+    kubectl.admin(&["create", "-f", &file.display().to_string()]);
+    let who = "--user=system:bootstrap:bbbbbb";
+    kubectl.admin(&["create", "clusterrolebinding", "thief", "--clusterrole=system:node-bootstrapper", who]);
+    kubectl.request("bbbbbb.0123456789abcdef", &machine.node);
+    kubectl.admin(&["certificate", "approve", &machine.node]);
+    let start = Instant::now();
+    let said = |path: &str| kubectl.admin(&["get", "csr", &machine.node, "-o", &format!("jsonpath={path}")]);
+    while !said("{.status.conditions[*].type}").contains("Failed") {
+        assert!(said("{.status.certificate}").is_empty(), "a token and a name made a certificate of {}", machine.node);
+        assert!(start.elapsed() < LIMIT, "{}", kubectl.admin(&["describe", "csr", &machine.node]));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert!(said("{.status.conditions[*].message}").contains("by its own proof"));
+    lab.join(&machine).await.accepted();
+}

@@ -1,9 +1,11 @@
 //! Replays, splices, late and second answers, other versions, floods, and what cannot be denounced.
 
-use crate::lab::{Greeting, Lab, Outcome};
-use crate::wire::Connection;
+use crate::lab::{Greeting, Lab, Outcome, identity};
+use crate::wire::{Connection, config};
 use config_attest::testing::{EkKind, SoftMachine};
-use config_attest::wire::{Challenge, Evidence, SESSION_SECONDS, SESSIONS_PATH, SessionId, evidence_path};
+use config_attest::wire::{
+    Challenge, Evidence, RENEWALS_PATH, SESSION_SECONDS, SESSIONS_PATH, SessionId, evidence_path,
+};
 use config_attest::{Code, Digest, Purpose};
 use http::{Method, StatusCode};
 use std::time::{Duration, Instant};
@@ -154,9 +156,12 @@ pub(crate) async fn denunciation(lab: &Lab) {
     attacker.bind_nk();
     let outcome = lab.join(&attacker).await;
     lab.refused(&outcome, Code::CredentialNotActivated, false).await;
+    // From one place; the machine is somewhere else.
+    let mut connection =
+        Connection::open_from([127, 1, 0, 1].into(), lab.site.address, lab.site.anonymous.clone()).await.unwrap();
     let mut full = None;
     for _ in 0..8 {
-        let (connection, answer) = lab.hello(&attacker).await;
+        let answer = connection.post(SESSIONS_PATH, &attacker.hello().0).await;
         if answer.status != StatusCode::OK {
             full = Some(Outcome { answer, local: connection.local, node: machine.node.clone() });
             break;
@@ -166,6 +171,55 @@ pub(crate) async fn denunciation(lab: &Lab) {
     assert_eq!(lab.status(&machine.node).await, before);
     let evidence = good.evidence(&machine, Purpose::Join);
     good.answer(&evidence).await.accepted();
+    let (_, again) = lab.hello(&machine).await;
+    assert_eq!(again.status, StatusCode::OK, "a flood in its name keeps a machine out: {:?}", again.json);
+}
+
+/// One TPM that answers as two machines at once, where an admin lists its EK for both by mistake, is one node.
+pub(crate) async fn one_tpm_two_nodes(lab: &Lab) {
+    let machine = lab.machine().await;
+    let mut second = machine.clone();
+    second.node = format!("{}-too", machine.node);
+    second.claims.name.clone_from(&second.node);
+    second.claims.addresses.clear();
+    for request in [&mut second.client_request, &mut second.serving_request] {
+        request.common_name = format!("system:node:{}", second.node);
+    }
+    second.serving_request.names = vec![second.node.clone()];
+    lab.register(&second, &second.node).await;
+    let (mut one, mut two) = (Open::new(lab, &machine).await, Open::new(lab, &second).await);
+    let (first, other) = (one.evidence(&machine, Purpose::Join), two.evidence(&second, Purpose::Join));
+    // The control: whichever comes first is good.
+    one.answer(&first).await.accepted();
+    lab.refused(&two.answer(&other).await, Code::EkBoundElsewhere, false).await;
+    assert!(lab.status(&second.node).await.certificate.is_none());
+}
+
+/// What others send from a node's address, such as its pods, does not keep the node from renewing.
+pub(crate) async fn a_flood_from_its_own_address_does_not_stop_a_node(lab: &Lab) {
+    let mut machine = lab.machine().await;
+    let who = identity(&machine, &lab.join(&machine).await.accepted());
+    machine.clock.clock += 1000;
+    let place = [127, 1, 0, 2].into();
+    let mut pod = Connection::open_from(place, lab.site.address, lab.site.anonymous.clone()).await.unwrap();
+    let start = Instant::now();
+    while pod.send(Method::POST, SESSIONS_PATH, b"{}".to_vec()).await.status != StatusCode::TOO_MANY_REQUESTS {
+        assert!(start.elapsed() < Duration::from_secs(30), "no request of a flood was turned away");
+    }
+    let mtls = config(&lab.site.root, Some(&who));
+    // The flood goes on all the while.
+    let flood = tokio::spawn(async move {
+        loop {
+            pod.send(Method::POST, SESSIONS_PATH, b"{}".to_vec()).await;
+        }
+    });
+    for _ in 0..5 {
+        let node = Connection::open_from(place, lab.site.address, mtls.clone()).await.unwrap();
+        lab.exchange(&machine, node, RENEWALS_PATH, Purpose::Renew, |_| {}, |_| {}).await.accepted();
+        machine.clock.clock += 1000;
+    }
+    assert!(!flood.is_finished(), "the flood was over when the node renewed");
+    flood.abort();
 }
 
 /// Malformed, truncated and oversized bodies get a plain answer, and the process lives on.
@@ -176,10 +230,33 @@ pub(crate) async fn malformed_and_huge(lab: &Lab) {
         vec![Vec::new(), b"{".to_vec(), b"[]".to_vec(), vec![0xff; 1000], hello[..hello.len() / 2].to_vec()];
     bodies.push(serde_json::to_vec(&serde_json::json!({ "protocol": [[[[]]]] })).unwrap());
     bodies.push("[".repeat(20_000).into_bytes());
+    let text = String::from_utf8(hello.clone()).unwrap();
+    let sent: serde_json::Value = serde_json::from_slice(&hello).unwrap();
+    let hash = sent["csrHash"].as_str().unwrap().to_owned();
+    bodies.push(text.replace(&hash, &hash.to_uppercase()).into_bytes());
+    bodies.push(text.replacen('{', "{\"more\":1,", 1).into_bytes());
+    bodies.push(text.replacen('{', "{\"protocol\":\"cloud-verify/v1\",", 1).into_bytes());
+    bodies.push(format!("{text}{text}").into_bytes());
+    let mut long = machine.clone();
+    long.claims.instance = "i".repeat(254);
+    bodies.push(serde_json::to_vec(&long.hello().0).unwrap());
     for body in bodies {
         let answer = lab.connect().await.send(Method::POST, SESSIONS_PATH, body).await;
-        assert_eq!((answer.status, answer.json["code"].as_str()), (StatusCode::BAD_REQUEST, Some("MALFORMED")));
+        let found = (answer.status, answer.json["code"].as_str());
+        assert_eq!(found, (StatusCode::BAD_REQUEST, Some("MALFORMED")), "{:?}", answer.json);
     }
+    let mut large: serde_json::Value = serde_json::from_slice(&hello).unwrap();
+    large["keys"]["ak"] = "A".repeat(1400).into();
+    let answer = lab.connect().await.send(Method::POST, SESSIONS_PATH, serde_json::to_vec(&large).unwrap()).await;
+    assert_eq!((answer.status, answer.json["code"].as_str()), (StatusCode::PAYLOAD_TOO_LARGE, Some("TOO_LARGE")));
+    // A malformed answer is one: the session has no second.
+    let mut open = Open::new(lab, &machine).await;
+    let good = open.evidence(&machine, Purpose::Join);
+    let path = evidence_path(SESSIONS_PATH, &open.challenge.session);
+    let answer = open.connection.send(Method::POST, &path, b"{}".to_vec()).await;
+    assert_eq!((answer.status, answer.json["code"].as_str()), (StatusCode::BAD_REQUEST, Some("MALFORMED")));
+    let outcome = open.answer(&good).await;
+    lab.refused(&outcome, Code::SessionUsed, false).await;
     let path = evidence_path(SESSIONS_PATH, &SessionId([1; 16]));
     for (path, size) in [(SESSIONS_PATH, 33 * 1024), (path.as_str(), 513 * 1024)] {
         let answer = lab.connect().await.send(Method::POST, path, vec![b' '; size]).await;

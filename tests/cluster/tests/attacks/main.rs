@@ -99,7 +99,23 @@ fn main() {
             Ok(())
         }));
     }
-    let stories = stories![
+    for (name, story) in shared() {
+        let (runtime, lab) = (runtime.clone(), lab.clone());
+        trials.push(Trial::test(name, move || {
+            runtime.block_on(story(&lab.unwrap()));
+            Ok(())
+        }));
+    }
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    if let Some(lab) = lab {
+        lab.site.stop();
+    }
+    conclusion.exit();
+}
+
+/// The stories with the shared master.
+fn shared() -> Vec<(&'static str, Story)> {
+    Vec::from(stories![
         identity::outside_the_inventory,
         identity::one_ek_under_a_second_name,
         identity::one_name_under_a_second_ek,
@@ -114,6 +130,8 @@ fn main() {
         freshness::another_purpose,
         freshness::downgrade,
         freshness::denunciation,
+        freshness::one_tpm_two_nodes,
+        freshness::a_flood_from_its_own_address_does_not_stop_a_node,
         freshness::malformed_and_huge,
         life::a_join_is_recorded,
         life::renewal,
@@ -129,23 +147,12 @@ fn main() {
         life::certificates_serve_their_use_only,
         life::an_approved_request_is_signed,
         bootstrap_tokens::an_ordinary_kubelet_gets_its_certificate_by_a_token_that_ends,
+        bootstrap_tokens::a_stolen_token_does_not_make_a_machine,
         issued::a_static_machine_is_its_admins_word,
         issued::a_static_node_gets_nothing_by_proof,
         issued::a_wrapped_key_makes_a_node_on_its_tpm_alone,
         freshness::flood,
-    ];
-    for (name, story) in stories {
-        let (runtime, lab) = (runtime.clone(), lab.clone());
-        trials.push(Trial::test(name, move || {
-            runtime.block_on(story(&lab.unwrap()));
-            Ok(())
-        }));
-    }
-    let conclusion = libtest_mimic::run(&arguments, trials);
-    if let Some(lab) = lab {
-        lab.site.stop();
-    }
-    conclusion.exit();
+    ])
 }
 
 /// The stories that make and end their own masters.

@@ -11,7 +11,7 @@ use hyper_util::rt::TokioIo;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::Value;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
@@ -53,13 +53,17 @@ pub(crate) struct Answer {
     pub(crate) json: Value,
 }
 
-/// Connects from the next address of the loopback range, so that the master, which limits each address, takes the
+/// The next address of the loopback range, from which a connection is made, so that the master, which limits each address, takes the
 /// machines of all tests for as many machines.
-async fn connect(address: SocketAddr) -> std::io::Result<TcpStream> {
+fn next() -> IpAddr {
     static NEXT: AtomicU8 = AtomicU8::new(0);
-    let socket = TcpSocket::new_v4()?;
     let last = NEXT.fetch_add(1, Ordering::Relaxed) % 250 + 2;
-    socket.bind(SocketAddr::from(([127, 0, 0, last], 0)))?;
+    [127, 0, 0, last].into()
+}
+
+async fn connect(address: SocketAddr, from: IpAddr) -> std::io::Result<TcpStream> {
+    let socket = TcpSocket::new_v4()?;
+    socket.bind(SocketAddr::new(from, 0))?;
     socket.connect(address).await
 }
 
@@ -77,7 +81,16 @@ pub(crate) struct Connection {
 
 impl Connection {
     pub(crate) async fn open(address: SocketAddr, config: Arc<ClientConfig>) -> std::io::Result<Self> {
-        let socket = connect(address).await?;
+        Self::open_from(next(), address, config).await
+    }
+
+    /// A connection from an address of our own.
+    pub(crate) async fn open_from(
+        from: IpAddr,
+        address: SocketAddr,
+        config: Arc<ClientConfig>,
+    ) -> std::io::Result<Self> {
+        let socket = connect(address, from).await?;
         let local = socket.local_addr()?;
         let name = ServerName::from(address.ip());
         let stream = TlsConnector::from(config).connect(name, socket).await?;
