@@ -45,10 +45,25 @@ pub const JOIN_LABEL: &str = "pratique.dev/join";
 pub const INSECURE_LABEL: &str = "pratique.dev/insecure";
 /// Upstream's label prefix by which `kubectl get nodes` shows roles.
 pub const NODE_ROLE_LABEL_PREFIX: &str = "node-role.kubernetes.io/";
+/// Labels of kubernetes.io that a kubelet may give its own Node (upstream: `NodeRestriction`).
+pub const KUBELET_LABELS: &[&str] = &[
+    "kubernetes.io/hostname",
+    "kubernetes.io/arch",
+    "kubernetes.io/os",
+    "beta.kubernetes.io/arch",
+    "beta.kubernetes.io/os",
+    "beta.kubernetes.io/instance-type",
+    "node.kubernetes.io/instance-type",
+    "failure-domain.beta.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region",
+    "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/region",
+];
 /// Taint of master machines (upstream's name).
 pub const CONTROL_PLANE_TAINT: &str = "node-role.kubernetes.io/control-plane";
 
-/// Annotation on a Machine, set by the server: who decided last on whether it may join, and when.
+/// Annotation on a Machine or a certificate request, set by the server: who decided last on whether it may join, or on the
+/// request, and when.
 pub const DECIDED_BY: &str = "pratique.dev/decided-by";
 
 /// Annotation on a CertificatePolicy: `RULE=SVN`, the lower floor that an admin wants in so many words.

@@ -1,6 +1,6 @@
 //! `Machine`: the inventory of machines that may join, and what each has proved.
 
-use crate::policy::PolicyName;
+use crate::policy::{NodeTaint, PolicyName};
 use crate::pratique::{Check, resource};
 use k8s_openapi::api::core::v1::Taint;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
@@ -139,6 +139,9 @@ pub struct MachineStatus {
     /// RFC 3339 time of the last accepted proof.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_attestation: Option<String>,
+    /// What the policy's rule put on its Node. No more than this is taken back when the rule changes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<NodeMarks>,
     /// Every check of the last exchange that was proved to be this machine's.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub checks: Vec<Check>,
@@ -162,9 +165,27 @@ pub struct Admission {
     /// The CertificateSigningRequest that a person approved; empty where none did.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub request: String,
+    /// Who approved it, and when; empty where nobody did.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub by: String,
     /// Hex digests of the quoted registers that the person approved, by index: a boot into the same needs no person again.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub registers: BTreeMap<String, String>,
+}
+
+/// What a rule of the policy put on a Node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default)]
+pub struct NodeMarks {
+    /// The rule.
+    pub rule: String,
+    /// Labels.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Taints.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub taints: Vec<NodeTaint>,
 }
 
 /// An image as proved by a machine.

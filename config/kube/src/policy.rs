@@ -3,6 +3,8 @@
 use crate::pratique::resource;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
 
 /// Name of the CertificatePolicy that decides; all others are drafts, which show what they would say.
 pub const POLICY_NAME: &str = "cluster";
@@ -102,6 +104,54 @@ pub struct Rule {
     /// Machines without a TPM, which can prove nothing, are let in too; with `queue` and `insecure-always-approve` only.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub insecure_no_tpm: bool,
+    /// What the Node of a machine under the rule has.
+    #[serde(skip_serializing_if = "NodeRule::is_usual")]
+    pub node: NodeRule,
+}
+
+/// What the master puts on the Nodes of a rule's machines, and keeps there.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default)]
+pub struct NodeRule {
+    /// Labels; those of the Machine itself go before them.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Taints.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub taints: Vec<NodeTaint>,
+    /// Whether the node may create its Node object by itself. Where nothing is said, a machine may not (the master makes it),
+    /// and an ordinary kubelet under upstream's signers may.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub registers_itself: Option<bool>,
+}
+
+impl NodeRule {
+    fn is_usual(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// A taint that a rule gives; key and effect are what tells it from others.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default)]
+pub struct NodeTaint {
+    /// Key.
+    pub key: String,
+    /// Value.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub value: String,
+    /// `NoSchedule`, `PreferNoSchedule` or `NoExecute`.
+    pub effect: String,
+}
+
+impl fmt::Display for NodeTaint {
+    /// As kubelets and kubectl write it: `key=value:Effect`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let equals = if self.value.is_empty() { "" } else { "=" };
+        write!(f, "{}{equals}{}:{}", self.key, self.value, self.effect)
+    }
 }
 
 /// How `queue` keeps requests for a person.

@@ -56,6 +56,8 @@ pub const QUEUE_WAIT_MIN: Duration = Duration::from_secs(10);
 pub const QUEUE_WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 /// Most requests that may wait at once: more than a person would read, and each is an object.
 pub const QUEUE_MAX_WAITING: i64 = 10_000;
+/// Most taints that a rule gives to a Node: each is weighed for every pod.
+pub const MAX_NODE_TAINTS: usize = 32;
 /// Smallest accepted security version number where a rule gives none: the first release's.
 pub const MIN_SVN: u64 = 1;
 

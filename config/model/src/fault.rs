@@ -149,6 +149,11 @@ impl Place {
         Self { span, key: format!("{}{dot}{}", self.key, shorten(key, 40)) }
     }
 
+    /// The place of an entry of the table at this one, whose keys are the user's own.
+    pub(crate) fn entry(&self, key: &str, span: Range<usize>) -> Self {
+        Self { span, key: format!("{}[{}]", self.key, shorten(key, 64)) }
+    }
+
     /// The place of an element of the array at this one.
     pub(crate) fn element(&self, index: usize, span: Range<usize>) -> Self {
         Self { span, key: format!("{}[{index}]", self.key) }

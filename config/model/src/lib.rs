@@ -22,6 +22,7 @@ pub mod identity;
 pub mod image;
 pub mod machine;
 pub mod network;
+pub mod node_rule;
 pub mod object;
 pub mod pem;
 mod raw;

@@ -2,7 +2,7 @@
 //! whichever way a rule comes.
 
 use crate::document::parse;
-use config_kube::policy::{CertificateRule, ConfigRule, EkRule, EventRule, ImageRule, QueueRule};
+use config_kube::policy::{CertificateRule, ConfigRule, EkRule, EventRule, ImageRule, NodeRule, QueueRule};
 use config_kube::{CertificatePolicySpec, PolicyName, Rule, identity};
 use std::fmt::Write as _;
 
@@ -92,7 +92,24 @@ fn fields(rule: &Rule) -> Vec<Field> {
     if rule.insecure_no_tpm {
         fields.push(("insecure_no_tpm", "true".to_owned()));
     }
+    if rule.node != NodeRule::default() {
+        fields.push(("node", node(&rule.node)));
+    }
     fields
+}
+
+fn node(rule: &NodeRule) -> String {
+    let mut fields = Vec::new();
+    if !rule.labels.is_empty() {
+        let labels = rule.labels.iter().map(|(key, value)| format!("{} = {}", quoted(key), quoted(value)));
+        fields.push(("labels", format!("{{ {} }}", labels.collect::<Vec<_>>().join(", "))));
+    }
+    if !rule.taints.is_empty() {
+        let taints: Vec<String> = rule.taints.iter().map(ToString::to_string).collect();
+        fields.push(("taints", list(&taints)));
+    }
+    fields.extend(rule.registers_itself.map(|flag| ("registers_itself", flag.to_string())));
+    table(fields)
 }
 
 fn ek(rule: &EkRule) -> String {
@@ -180,9 +197,15 @@ fn path(key: &str) -> String {
     let renamed = key.replacen("rule", "rules", 1).replace("certificate.ttl", "certificate.ttlSeconds");
     let renamed = renamed.replace("queue.expires", "queue.expiresSeconds");
     let mut out = String::from("spec.");
-    let mut up = false;
+    // What stands in brackets is a number or the admin's own word.
+    let (mut up, mut own) = (false, false);
     for c in renamed.chars() {
         match c {
+            '[' | ']' => {
+                own = c == '[';
+                out.push(c);
+            }
+            c if own => out.push(c),
             '_' => up = true,
             c if up => {
                 out.push(c.to_ascii_uppercase());
@@ -239,6 +262,19 @@ mod tests {
         let near =
             faults.iter().find(|fault| fault.path == "spec.rules[1].signers[0]").map(|fault| fault.text.as_str());
         assert!(near.is_some_and(|text| text.contains("did you mean \"kubernetes.io/kubelet-serving\"?")), "{near:?}");
+    }
+
+    /// What stands in brackets is the admin's own word, and is told as he wrote it.
+    #[test]
+    fn a_label_is_told_by_its_own_name() {
+        let mut spec = policy(EXAMPLE);
+        spec.rules[0].node.labels.insert("my_label.kubernetes.io/of_rule".to_owned(), "x".to_owned());
+        spec.rules[0].node.taints[0].effect = "Sometimes".to_owned();
+        let paths: Vec<String> = check_policy(&spec).into_iter().map(|fault| fault.path).collect();
+        assert_eq!(
+            paths,
+            ["spec.rules[0].node.labels[my_label.kubernetes.io/of_rule]", "spec.rules[0].node.taints[0]"]
+        );
     }
 
     #[test]

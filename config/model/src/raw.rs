@@ -1,7 +1,7 @@
 //! The keys of every document, as written: all optional, types known, formats not yet checked.
 //! `version` and `kind` are read before these ([`HEAD`]).
 
-use crate::read::{At, raw};
+use crate::read::{At, Entries, raw};
 
 /// Keys of every document.
 pub(crate) const HEAD: &[&str] = &["version", "kind"];
@@ -149,7 +149,12 @@ raw!(
         certificate: RawRuleCertificate,
         queue: RawRuleQueue,
         insecure_no_tpm: bool,
+        node: RawRuleNode,
     }
+);
+raw!(
+    /// `node` of a rule
+    RawRuleNode { labels: Entries<String>, taints: Texts, registers_itself: bool }
 );
 raw!(
     /// `queue` of a rule

@@ -4,7 +4,7 @@ use crate::defaults::{MAX_DEPTH, MAX_LIST};
 use crate::fault::{FaultKind, Place, Sink, shorten};
 use crate::suggest::nearest;
 use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml::de::{DeString, DeTable, DeValue};
 
 /// A value and where it is.
 #[derive(Debug, Clone, Default)]
@@ -64,6 +64,28 @@ impl<T: Read> Read for Vec<At<T>> {
             T::read(item.get_ref(), &place, sink).map(|value| At { value, place })
         };
         Some(array.iter().enumerate().filter_map(read).collect())
+    }
+}
+
+/// A table whose keys are the user's own words: each key and its value, at their places.
+#[derive(Debug, Default)]
+pub(crate) struct Entries<T>(pub(crate) Vec<(At<String>, At<T>)>);
+
+impl<T: Read> Read for Entries<T> {
+    fn read(value: &DeValue<'_>, place: &Place, sink: &mut Sink<'_>) -> Option<Self> {
+        let DeValue::Table(table) = value else { return wrong_type(value, place, "a table", sink) };
+        if table.len() > MAX_LIST {
+            sink.fault(FaultKind::BadValue, place, format!("{} keys", table.len()), &format!("at most {MAX_LIST}"));
+            return None;
+        }
+        let read = |(key, value): (&Spanned<DeString<'_>>, &Spanned<DeValue<'_>>)| {
+            let name = key.get_ref().as_ref();
+            let place = place.entry(name, key.span());
+            let key = At { value: name.to_owned(), place: place.clone() };
+            let place = Place { span: value.span(), ..place };
+            T::read(value.get_ref(), &place, sink).map(|value| (key, At { value, place }))
+        };
+        Some(Self(table.iter().filter_map(read).collect()))
     }
 }
 

@@ -138,15 +138,10 @@ fn rule(entry: At<RawRule>, known: Option<&Known>, names: &mut Names, sink: &mut
     let certificate = certificate(raw.certificate, policy, sink);
     let queue = queue(raw.queue, policy, sink);
     let insecure_no_tpm = no_tpm(raw.insecure_no_tpm.as_ref(), policy, &signers, sink);
-    let mut rule = Rule {
-        name: name?.to_string(),
-        signers: signers.iter().map(ToString::to_string).collect(),
-        policy,
-        certificate,
-        queue,
-        insecure_no_tpm,
-        ..Rule::default()
-    };
+    let signers: Vec<String> = signers.iter().map(ToString::to_string).collect();
+    let node = crate::node_rule::check(raw.node, &signers, policy, sink);
+    let mut rule =
+        Rule { name: name?.to_string(), signers, policy, certificate, queue, insecure_no_tpm, node, ..Rule::default() };
     if verified {
         (rule.ek, rule.images, rule.events, rule.config) = checked;
     }

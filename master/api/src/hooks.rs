@@ -24,6 +24,11 @@ pub trait Extensions: fmt::Debug + Send + Sync {
         Vec::new()
     }
 
+    /// Whether a node may create its own Node object; else why not.
+    fn may_register(&self, _node: &str) -> Result<(), String> {
+        Err("the master makes the Node of a machine that it admitted".to_owned())
+    }
+
     /// Further figures for `/metrics`, in the text form (0.0.4).
     fn figures(&self) -> String {
         String::new()

@@ -46,7 +46,7 @@ pub use admit::Admission;
 pub use allocate::Ranges;
 pub use authenticate::{TokenFileError, TokenIssuer, TokenKeyError, TokenList};
 pub use authorize::Mode;
-pub use client::{Client, DeleteParams, ListParams, ObjectList, Patch, WatchEvent, Watcher};
+pub use client::{Client, DeleteParams, ListParams, Object, ObjectList, Patch, WatchEvent, Watcher};
 pub use error::{ApiError, Cause, Details, Reason};
 pub use follow::{Change, Follower};
 pub use hooks::{BoxFuture, DenyList, DialError, Extensions, NodeDialer, NodeStream, NodeTarget};

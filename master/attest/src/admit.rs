@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::exchange::seconds;
 use crate::inventory::Inventory;
 use crate::journal::Journal;
-use crate::{node, record, request};
+use crate::{marks, node, record, request};
 use config_attest::verifier::Verified;
 use config_attest::wire::Certificates;
 use config_kube::identity::{NODE_CLIENT_SIGNER, NODE_SERVING_SIGNER};
@@ -56,7 +56,7 @@ pub(crate) async fn admit(
     record_requests(admission.client, verified, requests, &issued)
         .await
         .map_err(|source| Error::Api { what: "the certificate requests", source })?;
-    ensure_node(admission.client, machine, verified).await.map_err(|source| Error::Api { what: "the Node", source })?;
+    ensure_node(admission, &after, verified).await.map_err(|source| Error::Api { what: "the Node", source })?;
     if verified.is_unproven() || verified.admission().policy == PolicyName::InsecureAlwaysApprove {
         warn(admission, machine, verified).await;
     }
@@ -115,17 +115,18 @@ async fn record_requests(
     request::prune(client, machine).await
 }
 
-/// Makes the Node, or brings the labels of an existing one up to what was proved.
-async fn ensure_node(client: &Client, machine: &Machine, verified: &Verified) -> Result<(), ApiError> {
-    let name = verified.node_name();
+/// Makes the Node, or brings the labels of an existing one up to what was proved. What the rule puts on one that is there,
+/// [`crate::standing`] keeps.
+async fn ensure_node(admission: &Admission<'_>, machine: &Machine, verified: &Verified) -> Result<(), ApiError> {
+    let (client, name, policy) = (admission.client, verified.node_name(), verified.admission().policy);
     let Some(existing) = client.get_opt::<Node>(None, name).await? else {
-        return match client.create(&node::fresh(machine, verified.image(), verified.admission().policy)).await {
+        let marks = marks::first(client, admission.inventory, machine).await?;
+        return match client.create(&node::fresh(machine, verified.image(), policy, &marks)).await {
             Err(error) if !error.is_already_exists() => Err(error),
             Ok(_) | Err(_) => Ok(()),
         };
     };
-    let Some(labels) = node::relabel(&existing, &node::labels(machine, verified.image(), verified.admission().policy))
-    else {
+    let Some(labels) = node::relabel(&existing, &node::labels(machine, verified.image(), policy)) else {
         return Ok(());
     };
     client.patch::<Node>(None, name, &Patch::Merge(json!({ "metadata": { "labels": labels } }))).await.map(drop)

@@ -2,13 +2,17 @@
 
 use crate::error::{Error, chain};
 use crate::figures::Figures;
+use crate::queue::APPROVED_BY;
 use crate::verdicts::VerdictLog;
+use crate::waiting::Decision;
 use config_attest::Refusal;
 use config_attest::verdicts::{Entry, Kind};
 use config_attest::verifier::Verified;
-use config_kube::identity::DECIDED_BY;
+use config_kube::identity::{ATTESTATION_USER, DECIDED_BY};
+use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use config_kube::machine::Admission;
 use config_kube::{CertificatePolicy, ImageRelease, Machine, MachineState};
-use master_api::{Client, Happening, Recorder, Severity};
+use master_api::{Client, Happening, Object, Recorder, Severity};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -63,7 +67,7 @@ impl Journal {
         }
     }
 
-    async fn tell(&self, about: &Machine, severity: Severity, reason: &str, message: String) {
+    async fn tell<T: Object>(&self, about: &T, severity: Severity, reason: &str, message: String) {
         self.recorder.record(about, &Happening { severity, reason, action: "Attesting", message }).await;
     }
 
@@ -87,7 +91,13 @@ impl Journal {
         let (was, is) = (before.status.clone().unwrap_or_default(), after.status.clone().unwrap_or_default());
         let renewed = was.state == is.state && was.node_key.is_some() && was.node_key == is.node_key;
         let mut entry = about(if renewed { Kind::Renewed } else { Kind::Joined }, after);
-        verified.rule().clone_into(&mut entry.by);
+        let admission = verified.admission();
+        if admission.by.is_empty() {
+            verified.rule().clone_into(&mut entry.by);
+        } else {
+            entry.by.clone_from(&admission.by);
+            entry.message = format!("rule {}, request {}", verified.rule(), admission.request);
+        }
         entry.ek = is.bound_ek.clone().unwrap_or_default();
         entry.image = is.image.as_ref().map(|image| image.id.clone()).unwrap_or_default();
         entry.serial = is.certificate.as_ref().map(|certificate| certificate.serial.clone()).unwrap_or_default();
@@ -106,7 +116,7 @@ impl Journal {
         let message = if verified.is_unproven() {
             format!("the machine was let in by rule {}; it has no TPM, and nothing is proven", verified.rule())
         } else {
-            format!("the machine proved itself with image {image}")
+            joined(verified.admission(), &image)
         };
         self.tell(after, Severity::Normal, "Joined", message).await;
         self.changed(&was, after, "").await;
@@ -184,6 +194,19 @@ impl Journal {
         }
     }
 
+    /// A person's word on a request that waited.
+    pub(crate) async fn word(&self, decision: &Decision, object: &CertificateSigningRequest) {
+        let mut entry = Entry::of(Kind::Decision, &decision.request);
+        entry.uid = object.metadata.uid.clone().unwrap_or_default();
+        entry.by.clone_from(&decision.by);
+        entry.ek.clone_from(&decision.ek);
+        let reason = format!("{:?}", decision.said);
+        entry.message = format!("{reason}: the request of a machine that waited for a person");
+        self.note(entry).await;
+        tracing::info!(request = decision.request, by = decision.by, "{reason} by a person");
+        self.tell(object, Severity::Normal, &reason, format!("decided by {}", decision.by)).await;
+    }
+
     /// The policy changed.
     pub(crate) async fn policy(&self, policy: &CertificatePolicy) {
         let mut entry = Entry::of(Kind::Policy, policy.metadata.name.as_deref().unwrap_or_default());
@@ -228,9 +251,22 @@ fn about(kind: Kind, machine: &Machine) -> Entry {
     entry
 }
 
-/// Who decided last on a Machine.
+/// What an event says of an admission.
+fn joined(admission: &Admission, image: &str) -> String {
+    let image = if image.is_empty() { "an image that is not proven" } else { image };
+    if admission.by.is_empty() {
+        return format!("the machine proved itself with image {image}");
+    }
+    format!("the machine runs {image}; request {} was approved by {}", admission.request, admission.by)
+}
+
+/// Who decided last on a Machine. One that an approval made is the word of who approved.
 fn by(machine: &Machine) -> String {
-    let said = machine.metadata.annotations.as_ref().and_then(|annotations| annotations.get(DECIDED_BY));
+    let note = |key: &str| machine.metadata.annotations.as_ref().and_then(|annotations| annotations.get(key));
+    let said = note(DECIDED_BY).map(|said| match note(APPROVED_BY) {
+        Some(person) if said.starts_with(ATTESTATION_USER) => person,
+        Some(_) | None => said,
+    });
     said.cloned().unwrap_or_else(|| "nobody yet".to_owned())
 }
 

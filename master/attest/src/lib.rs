@@ -22,6 +22,7 @@ mod inventory;
 mod issued;
 mod journal;
 mod limit;
+mod marks;
 mod next_step;
 mod node;
 mod policy;

@@ -5,7 +5,7 @@ use config_kube::identity::{
 };
 use config_kube::k8s_openapi::api::core::v1::{Node, NodeSpec, Taint};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use config_kube::machine::ProvenImage;
+use config_kube::machine::{NodeMarks, ProvenImage};
 use config_kube::taints::{NO_EXECUTE, NO_SCHEDULE, SUSPECT, UNTRUSTED};
 use config_kube::{Machine, MachineState, PolicyName};
 use std::collections::BTreeMap;
@@ -15,6 +15,8 @@ const UNPROVEN: &str = "unproven";
 
 /// Value of the labels of a machine without a TPM.
 const NO_TPM: &str = "no-tpm";
+/// Roles as the master's labels name them.
+const ROLES: [&str; 2] = ["worker", "control-plane"];
 
 /// A label value of at most 63 characters: what can't be in one becomes `_`.
 fn label_value(text: &str) -> String {
@@ -44,19 +46,18 @@ pub(crate) fn labels(machine: &Machine, image: Option<&ProvenImage>, policy: Pol
 }
 
 /// The Node of a machine at its first admission.
-pub(crate) fn fresh(machine: &Machine, image: Option<&ProvenImage>, policy: PolicyName) -> Node {
+pub(crate) fn fresh(machine: &Machine, image: Option<&ProvenImage>, policy: PolicyName, marks: &NodeMarks) -> Node {
     let mut taints = machine.spec.taints.clone();
+    taints.extend(marks.taints.iter().map(crate::marks::taint));
+    let mut all = marks.labels.clone();
+    all.extend(labels(machine, image, policy));
     if machine.spec.role == "master" && !taints.iter().any(|taint| taint.key == CONTROL_PLANE_TAINT) {
         taints.push(taint(CONTROL_PLANE_TAINT, "NoSchedule"));
     }
     // Until its kubelet speaks, nothing is scheduled there; the node lifecycle takes this off (upstream's name).
     taints.push(taint("node.kubernetes.io/not-ready", "NoSchedule"));
     Node {
-        metadata: ObjectMeta {
-            name: Some(machine.node_name().to_owned()),
-            labels: Some(labels(machine, image, policy)),
-            ..ObjectMeta::default()
-        },
+        metadata: ObjectMeta { name: Some(machine.node_name().to_owned()), labels: Some(all), ..ObjectMeta::default() },
         spec: Some(NodeSpec { taints: Some(taints), ..NodeSpec::default() }),
         status: None,
     }
@@ -64,7 +65,7 @@ pub(crate) fn fresh(machine: &Machine, image: Option<&ProvenImage>, policy: Poli
 
 /// The Node of a static machine: its role is the inventory's word, and no image is named.
 pub(crate) fn fresh_static(machine: &Machine) -> Node {
-    let mut node = fresh(machine, None, PolicyName::AlwaysReject);
+    let mut node = fresh(machine, None, PolicyName::AlwaysReject, &NodeMarks::default());
     let labels = node.metadata.labels.get_or_insert_default();
     labels.remove(IMAGE_LABEL);
     labels.insert(JOIN_LABEL.to_owned(), "static".to_owned());
@@ -79,8 +80,9 @@ pub(crate) fn relabel(node: &Node, wanted: &BTreeMap<String, String>) -> Option<
         .filter(|(key, value)| have.get(*key) != Some(value))
         .map(|(key, value)| (key.clone(), Some(value.clone())))
         .collect();
-    let ours =
-        |key: &&String| key.starts_with(NODE_ROLE_LABEL_PREFIX) || [INSECURE_LABEL, JOIN_LABEL].contains(&key.as_str());
+    // Other roles are an admin's word.
+    let role = |key: &str| key.strip_prefix(NODE_ROLE_LABEL_PREFIX).is_some_and(|role| ROLES.contains(&role));
+    let ours = |key: &&String| role(key) || [INSECURE_LABEL, JOIN_LABEL].contains(&key.as_str());
     for key in have.keys().filter(ours).filter(|key| !wanted.contains_key(*key)) {
         patch.insert(key.clone(), None);
     }
@@ -122,6 +124,10 @@ mod tests {
         ProvenImage { id: "2026.11/a b".to_owned(), role: "worker".to_owned(), svn: 1 }
     }
 
+    fn made(machine: &Machine, image: Option<&ProvenImage>, policy: PolicyName) -> Node {
+        fresh(machine, image, policy, &NodeMarks::default())
+    }
+
     fn machine(role: &str) -> Machine {
         Machine::named("m", MachineSpec { role: role.to_owned(), ..MachineSpec::default() })
     }
@@ -131,8 +137,8 @@ mod tests {
         let keys = |node: Node| {
             node.spec.and_then(|s| s.taints).unwrap_or_default().into_iter().map(|t| t.key).collect::<Vec<_>>()
         };
-        assert!(keys(fresh(&machine("master"), Some(&image()), POLICY)).contains(&CONTROL_PLANE_TAINT.to_owned()));
-        assert!(!keys(fresh(&machine("worker"), Some(&image()), POLICY)).contains(&CONTROL_PLANE_TAINT.to_owned()));
+        assert!(keys(made(&machine("master"), Some(&image()), POLICY)).contains(&CONTROL_PLANE_TAINT.to_owned()));
+        assert!(!keys(made(&machine("worker"), Some(&image()), POLICY)).contains(&CONTROL_PLANE_TAINT.to_owned()));
     }
 
     #[test]
@@ -146,17 +152,19 @@ mod tests {
     #[test]
     fn labels_are_valid_and_a_changed_role_goes() {
         let image = image();
-        let node = fresh(&machine("worker"), Some(&image), POLICY);
+        let mut node = made(&machine("worker"), Some(&image), POLICY);
         assert_eq!(node.metadata.labels.as_ref().unwrap()[IMAGE_LABEL], "2026.11_a_b");
         assert_eq!(relabel(&node, &labels(&machine("worker"), Some(&image), POLICY)), None);
+        node.metadata.labels.get_or_insert_default().insert("node-role.kubernetes.io/gpu".to_owned(), String::new());
         let patch = relabel(&node, &labels(&machine("master"), Some(&image), POLICY)).unwrap();
+        assert!(!patch.contains_key("node-role.kubernetes.io/gpu"), "an admin's role stays");
         assert_eq!(patch["node-role.kubernetes.io/worker"], None);
         assert_eq!(patch["node-role.kubernetes.io/control-plane"], Some(String::new()));
     }
 
     #[test]
     fn what_nobody_looked_at_is_said_on_the_node_until_somebody_does() {
-        let node = fresh(&machine("worker"), None, PolicyName::InsecureAlwaysApprove);
+        let node = made(&machine("worker"), None, PolicyName::InsecureAlwaysApprove);
         let have = node.metadata.labels.as_ref().unwrap();
         assert_eq!((have[INSECURE_LABEL].as_str(), have[IMAGE_LABEL].as_str()), ("always-approve", UNPROVEN));
         let patch = relabel(&node, &labels(&machine("worker"), Some(&image()), POLICY)).unwrap();
@@ -167,7 +175,7 @@ mod tests {
     fn a_machine_without_a_tpm_says_so_on_its_node_until_it_has_one() {
         let spec = MachineSpec { role: "worker".to_owned(), insecure_no_tpm: true, ..MachineSpec::default() };
         let without = Machine::named("m", spec);
-        let node = fresh(&without, None, PolicyName::Queue);
+        let node = made(&without, None, PolicyName::Queue);
         let have = node.metadata.labels.as_ref().unwrap();
         assert_eq!((have[INSECURE_LABEL].as_str(), have[JOIN_LABEL].as_str()), (NO_TPM, NO_TPM));
         assert_eq!(have[IMAGE_LABEL], UNPROVEN);

@@ -19,8 +19,8 @@ use master_api::{ApiError, Change, Client, DeleteParams, Reason};
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
-/// Annotation of a Machine: the request by which a person had it made, and what was said.
-const APPROVED_BY: &str = "pratique.dev/approved-request";
+/// Annotation of a Machine: the request by which a person had it made, who that was, and what was said.
+pub(crate) const APPROVED_BY: &str = "pratique.dev/approved-request";
 /// Longest annotation; the whole of it is in the NodeAttestation.
 const NOTE: usize = 8 * 1024;
 
@@ -145,6 +145,7 @@ fn notes(claimant: &Claimant, verdict: &Verdict) -> BTreeMap<&'static str, Strin
         (ID, claimant.id().to_text()),
         (EK, claimant.party()),
         ("pratique.dev/node", claimant.node_name().to_owned()),
+        ("pratique.dev/role", claimant.role().to_owned()),
         ("pratique.dev/rule", claimant.rule().name().to_owned()),
         ("pratique.dev/proved", proved.join("; ")),
         ("pratique.dev/not-proved", verdict.failed()),
@@ -179,8 +180,8 @@ pub(crate) async fn make(
     approval: &Approval,
 ) -> Result<Option<Machine>, Error> {
     let Some(mut machine) = claimant.to_make() else { return Ok(None) };
-    if let Approval::Person { request, .. } = approval {
-        let note = (APPROVED_BY.to_owned(), said(client, request).await);
+    if let Approval::Person { request, by, .. } = approval {
+        let note = (APPROVED_BY.to_owned(), format!("{by}: request {request} ({})", said(client, request).await));
         machine.metadata.annotations = Some(BTreeMap::from([note]));
     }
     let fail = |source| Error::Api { what: "the new Machine", source };
@@ -192,14 +193,10 @@ pub(crate) async fn make(
     Ok(Some(made))
 }
 
-/// The request and what the person left in it.
+/// Reason and message that the person left in the request.
 async fn said(client: &Client, request: &str) -> String {
     let object = client.get_opt::<CertificateSigningRequest>(None, request).await.ok().flatten();
     let conditions = object.and_then(|object| object.status).and_then(|status| status.conditions).unwrap_or_default();
-    let Some(word) = conditions.into_iter().find(|condition| condition.type_ == "Approved") else {
-        return request.to_owned();
-    };
-    let at = word.last_update_time.map(|time| time.0.to_string()).unwrap_or_default();
-    let words = [word.reason.unwrap_or_default(), word.message.unwrap_or_default()].join(": ");
-    format!("{request} at {at} ({words})")
+    let word = conditions.into_iter().find(|condition| condition.type_ == "Approved").unwrap_or_default();
+    [word.reason.unwrap_or_default(), word.message.unwrap_or_default()].join(": ")
 }

@@ -53,9 +53,11 @@ fn word(verified: &Verified) -> (bool, &'static str, String) {
     let unproven = if failed.is_empty() { String::new() } else { format!("; not proven: {failed}") };
     match admission.policy {
         PolicyName::CloudVerify => (true, "CloudVerified", "the machine proved what the policy asks for".to_owned()),
-        PolicyName::Queue => {
-            (true, "ApprovedByPerson", format!("a person approved request {}{unproven}", admission.request))
-        }
+        PolicyName::Queue => (
+            true,
+            "ApprovedByPerson",
+            format!("request {} was approved by {}{unproven}", admission.request, admission.by),
+        ),
         PolicyName::InsecureAlwaysApprove | PolicyName::AlwaysReject => {
             let text = format!("rule `{}` lets in whatever comes, and nobody looked{unproven}", admission.rule);
             (false, "InsecureAlwaysApprove", text)

@@ -36,7 +36,8 @@ pub(crate) async fn record(client: &Client, signed: &Signed<'_>) -> Result<(), A
     let (reason, message) = match signed.admission.policy {
         PolicyName::CloudVerify => ("CloudVerified", format!("rule `{rule}` verified the machine's evidence")),
         PolicyName::Queue => {
-            ("ApprovedByPerson", format!("rule `{rule}`: request {} was approved", signed.admission.request))
+            let Admission { request, by, .. } = signed.admission;
+            ("ApprovedByPerson", format!("rule `{rule}`: request {request} was approved by {by}"))
         }
         PolicyName::InsecureAlwaysApprove | PolicyName::AlwaysReject => {
             ("InsecureAlwaysApprove", format!("rule `{rule}` approves whatever comes; nobody looked"))
@@ -118,7 +119,7 @@ pub(crate) async fn prune(client: &Client, machine: &str) -> Result<(), ApiError
 }
 
 /// Revisions are totally ordered in this API.
-fn revision(object: &CertificateSigningRequest) -> u64 {
+pub(crate) fn revision(object: &CertificateSigningRequest) -> u64 {
     object.metadata.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 

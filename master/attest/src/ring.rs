@@ -85,9 +85,13 @@ impl Entry {
 pub(crate) fn accepted(verified: &Verified, remote: String, now: SystemTime) -> Entry {
     let mut entry = Entry::of("Accepted", verified.verdict(), remote, now);
     entry.status.machine = Some(verified.machine_id().name.clone());
-    let failed = verified.verdict().failed();
+    let (admission, failed) = (verified.admission(), verified.verdict().failed());
     if !failed.is_empty() {
-        entry.status.message = format!("{:?}; not proven: {failed}", verified.admission().policy);
+        entry.status.message = format!("{:?}; not proven: {failed}", admission.policy);
+    }
+    if !admission.by.is_empty() {
+        let rest = std::mem::take(&mut entry.status.message);
+        entry.status.message = format!("request {} was approved by {}; {rest}", admission.request, admission.by);
     }
     entry
 }

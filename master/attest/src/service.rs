@@ -10,7 +10,7 @@ use crate::journal::Journal;
 use crate::signer::Signer;
 use crate::verdicts::VerdictLog;
 use crate::waiting::Waiting;
-use crate::{ring, signer, standing};
+use crate::{marks, ring, signer, standing};
 use config_attest::release::ReleaseKey;
 use config_attest::wire::{
     BOOTSTRAP_ADMIT_PATH, BOOTSTRAP_CHALLENGE_PATH, BOOTSTRAP_HELLO_PATH, RENEWALS_PATH, SESSIONS_PATH, SessionId,
@@ -132,13 +132,14 @@ impl AttestationService {
             self.tell_decisions(told),
             self.follow_releases(),
             self.follow_policies(),
-            standing::keep_taints(&self.client, &self.inventory),
+            standing::keep_nodes(&self.client, &self.inventory),
             standing::keep_statuses(&self.client, &self.inventory, &self.desk),
             signer::keep_requests(Signer {
                 client: &self.client,
                 authority: &self.authority,
                 inventory: &self.inventory,
                 waiting: &self.waiting,
+                journal: &self.journal,
                 api_names: self.desk.api_names(),
             }),
             self.deny.tick(),
@@ -298,6 +299,10 @@ impl Extensions for Paths {
         let parsed = serde_json::from_value::<ImageRelease>(serde_json::Value::Object(object.clone()));
         let fault = parsed.ok().and_then(|release| self.0.inventory.fault_of(release));
         fault.map(|fault| format!("this release admits no machine: {fault}")).into_iter().collect()
+    }
+
+    fn may_register(&self, node: &str) -> Result<(), String> {
+        marks::may_register(&self.0.inventory, node)
     }
 
     fn figures(&self) -> String {

@@ -3,6 +3,7 @@
 
 use crate::inventory::Inventory;
 use crate::issued;
+use crate::journal::Journal;
 use crate::policy::{Upstream, upstream};
 use crate::queue;
 use crate::request::condition;
@@ -27,6 +28,7 @@ pub(crate) struct Signer<'a> {
     pub(crate) authority: &'a Authority,
     pub(crate) inventory: &'a Inventory,
     pub(crate) waiting: &'a Waiting,
+    pub(crate) journal: &'a Journal,
     /// DNS names and addresses of the API server.
     pub(crate) api_names: &'a [String],
 }
@@ -42,7 +44,10 @@ async fn follow(signer: Signer<'_>) {
     let mut follower = Follower::<CertificateSigningRequest>::new(signer.client.clone(), None, ListParams::default());
     loop {
         let change = follower.next().await;
-        signer.waiting.take(&change);
+        let decision = signer.waiting.take(&change);
+        if let (Some(decision), Change::Set(object)) = (decision, &change) {
+            signer.journal.word(&decision, object).await;
+        }
         let objects = match change {
             Change::Listed(objects) => objects,
             Change::Set(object) => vec![object],

@@ -1,10 +1,11 @@
-//! Level-triggered writers of what follows from the inventory: taints of nodes by their Machine's state, and the
-//! statuses of releases and policies. A policy that is not the one that decides is a draft: its status is its dry run.
+//! Level-triggered writers of what follows from the inventory: taints of nodes by their Machine's state, labels and taints
+//! by the policy's rules, and the statuses of releases and policies. A policy that is not the one that decides is a draft: its status is its dry run.
 
 use crate::exchange::Desk;
 use crate::inventory::{Inventory, Release};
-use crate::{issued, node};
+use crate::{issued, marks, node};
 use config_kube::k8s_openapi::api::core::v1::Node;
+use config_kube::machine::NodeMarks;
 use config_kube::policy::{CertificatePolicyStatus, POLICY_NAME};
 use config_kube::pratique::ImageReleaseStatus;
 use config_kube::{CertificatePolicy, Machine, MachineState};
@@ -18,11 +19,12 @@ const RESYNC: Duration = Duration::from_secs(60);
 /// Pause after a failed round.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Keeps the taints of nodes as their Machines' states ask, and the Nodes of static machines. Drop it to stop.
-pub(crate) async fn keep_taints(client: &Client, inventory: &Inventory) {
-    let mut changed = inventory.machines_changed();
+/// Keeps the taints of nodes as their Machines' states ask, what the rules say of Nodes, and the Nodes of static machines.
+/// Drop it to stop.
+pub(crate) async fn keep_nodes(client: &Client, inventory: &Inventory) {
+    let (mut changed, mut rules) = (inventory.machines_changed(), inventory.rules_changed());
     // What was seen to: of a thousand machines that join at once each is looked at once, not a thousand times.
-    let mut seen: HashMap<String, MachineState> = HashMap::new();
+    let mut seen: HashMap<String, (MachineState, Option<NodeMarks>)> = HashMap::new();
     let mut whole = Instant::now();
     loop {
         let mut pause = RESYNC;
@@ -30,6 +32,7 @@ pub(crate) async fn keep_taints(client: &Client, inventory: &Inventory) {
             seen.clear();
             whole = Instant::now();
         }
+        let policy = inventory.policy();
         for machine in inventory.machines().iter() {
             if let Err(error) = issued::ensure_node(client, machine).await {
                 tracing::warn!(error = %error, node = machine.node_name(), "cannot make a static machine's Node");
@@ -37,18 +40,41 @@ pub(crate) async fn keep_taints(client: &Client, inventory: &Inventory) {
             }
             let state = machine.status.as_ref().map_or(MachineState::Pending, |status| status.state);
             let uid = machine.metadata.uid.clone().unwrap_or_default();
-            if seen.get(&uid) == Some(&state) {
+            let wanted = policy.as_ref().and_then(|policy| marks::wanted(machine, &policy.spec));
+            let target = (state, wanted);
+            if seen.get(&uid) == Some(&target) {
                 continue;
             }
-            if let Err(error) = taint(client, machine).await {
-                tracing::warn!(error = %error, node = machine.node_name(), "cannot set a node's taints");
-                pause = PAUSE;
-            } else {
-                seen.insert(uid, state);
+            let comes = policy.as_ref().is_some_and(|policy| marks::registers_itself(machine, &policy.spec));
+            match see_to(client, inventory, machine, target.1.as_ref()).await {
+                // It has no marks before it was looked at again, and nobody tells when it comes.
+                Ok(false) if comes => pause = PAUSE,
+                Ok(_) => drop(seen.insert(uid, target)),
+                Err(error) => {
+                    tracing::warn!(error = %error, node = machine.node_name(), "cannot set a node's labels and taints");
+                    pause = PAUSE;
+                }
             }
         }
-        // Both ends are cancel-safe; the sender lives in the inventory.
-        drop(tokio::time::timeout(pause, changed.changed()).await);
+        // Cancel-safe: a change that one arm saw makes a whole round. The senders live in the inventory.
+        tokio::select! {
+            _ = changed.changed() => {}
+            _ = rules.changed() => {}
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
+}
+
+async fn see_to(
+    client: &Client,
+    inventory: &Inventory,
+    machine: &Machine,
+    wanted: Option<&NodeMarks>,
+) -> Result<bool, ApiError> {
+    taint(client, machine).await?;
+    match wanted {
+        Some(wanted) => marks::keep(client, inventory, machine, wanted).await,
+        None => Ok(true),
     }
 }
 

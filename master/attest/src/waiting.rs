@@ -3,6 +3,7 @@
 //! Only requests that this service made count. Who may create requests cannot choose what a person is shown.
 
 use crate::policy::{Fresh, Ruling, Wait};
+use crate::request;
 use config_attest::verifier::{Approval, Claimant, Standing};
 use config_attest::{Code, Digest};
 use config_kube::identity;
@@ -25,10 +26,26 @@ const DIGITS: usize = 12;
 
 /// What a person said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Said {
+pub(crate) enum Said {
+    /// Nothing yet.
     Nothing,
+    /// Yes.
     Approved,
+    /// No.
     Denied,
+}
+
+/// A person's word on a request, heard for the first time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Decision {
+    /// The request.
+    pub(crate) request: String,
+    /// Hash of the endorsement key of the machine that asks.
+    pub(crate) ek: String,
+    /// What was said.
+    pub(crate) said: Said,
+    /// By whom, and when.
+    pub(crate) by: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,7 +55,10 @@ struct Request {
     said: Said,
     /// Its certificate was issued.
     answered: bool,
+    /// By whom, and when, as the API noted it.
+    by: String,
     expires: Timestamp,
+    revision: u64,
 }
 
 impl Request {
@@ -57,8 +77,9 @@ impl Request {
             (false, false) => Said::Nothing,
         };
         let answered = object.status.as_ref().is_some_and(|status| status.certificate.is_some());
+        let by = note(identity::DECIDED_BY).cloned().unwrap_or_default();
         let (id, ek, expires) = (note(ID)?.parse().ok()?, note(EK)?.clone(), note(EXPIRES)?.parse().ok()?);
-        Some(Self { id, ek, said, answered, expires })
+        Some(Self { id, ek, said, answered, by, expires, revision: request::revision(object) })
     }
 }
 
@@ -69,22 +90,31 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    /// What the watch, or an own write, tells.
-    pub(crate) fn take(&self, change: &Change<CertificateSigningRequest>) {
+    /// What the watch, or an own write, tells. Gives the word of a person that it brings.
+    pub(crate) fn take(&self, change: &Change<CertificateSigningRequest>) -> Option<Decision> {
         let mut requests = self.requests.write().unwrap_or_else(PoisonError::into_inner);
         let name = |object: &CertificateSigningRequest| object.metadata.name.clone().unwrap_or_default();
         match change {
             Change::Listed(objects) => {
                 *requests = objects.iter().filter_map(|object| Some((name(object), Request::of(object)?))).collect();
+                None
             }
             Change::Set(object) => {
-                match Request::of(object) {
-                    Some(request) => requests.insert(name(object), request),
-                    None => requests.remove(&name(object)),
+                let Some(request) = Request::of(object) else {
+                    requests.remove(&name(object));
+                    return None;
                 };
+                if requests.get(&name(object)).is_some_and(|known| known.revision > request.revision) {
+                    // An own write that was answered after the watch told of what a person made of it.
+                    return None;
+                }
+                let (ek, said, by) = (request.ek.clone(), request.said, request.by.clone());
+                let before = requests.insert(name(object), request)?.said;
+                (before == Said::Nothing && said != before).then(|| Decision { request: name(object), ek, said, by })
             }
             Change::Gone(object) => {
                 requests.remove(&name(object));
+                None
             }
         }
     }
@@ -112,7 +142,8 @@ impl Waiting {
                 return Ruling::Refuse(Code::NodeKeyInUse);
             }
             Some(request) if request.id == id && request.said == Said::Approved => {
-                return Ruling::Approve(Approval::Person { request: name, id: request.id });
+                let (id, by) = (request.id, request.by.clone());
+                return Ruling::Approve(Approval::Person { request: name, id, by });
             }
             Some(request) if request.id == id && live(request) => return Ruling::Wait(Wait { name, fresh: None }),
             Some(_) | None => {}
@@ -169,6 +200,7 @@ mod tests {
             (ID, claimant.id().to_text()),
             (EK, claimant.party()),
             (EXPIRES, (NOW + SignedDuration::from_secs(60)).to_string()),
+            (identity::DECIDED_BY, "jane".to_owned()),
         ];
         let metadata = ObjectMeta {
             name: Some(name.to_owned()),
@@ -204,13 +236,33 @@ mod tests {
         assert!(fresh && name.starts_with("worker-1-"), "{name}");
         waiting.take(&Change::Set(object(&claimant, &name, None)));
         assert_eq!(named(decide(&waiting, &claimant, NOW)), (name.clone(), false));
-        waiting.take(&Change::Set(object(&claimant, &name, Some("Approved"))));
-        let approved = Approval::Person { request: name.clone(), id: claimant.id() };
+        let told = waiting.take(&Change::Set(object(&claimant, &name, Some("Approved"))));
+        assert_eq!(told.map(|told| (told.said, told.by)), Some((Said::Approved, "jane".to_owned())));
+        let again = waiting.take(&Change::Set(object(&claimant, &name, Some("Approved"))));
+        assert_eq!(again, None, "a word is told once");
+        let approved = Approval::Person { request: name.clone(), id: claimant.id(), by: "jane".to_owned() };
         assert_eq!(decide(&waiting, &claimant, NOW), Ruling::Approve(approved));
         waiting.take(&Change::Set(object(&claimant, &name, Some("Denied"))));
         assert_eq!(decide(&waiting, &claimant, NOW), Ruling::Refuse(Code::RequestDenied));
         waiting.take(&Change::Gone(object(&claimant, &name, None)));
         assert!(named(decide(&waiting, &claimant, NOW)).1);
+    }
+
+    /// A person may be quicker than the answer to the write that made the request.
+    #[test]
+    fn an_older_version_of_a_request_takes_no_word_back() {
+        let (waiting, claimant) = (Waiting::default(), claimant("worker-1"));
+        let (name, _) = named(decide(&waiting, &claimant, NOW));
+        let version = |said, revision: &str| {
+            let mut object = object(&claimant, &name, said);
+            object.metadata.resource_version = Some(revision.to_owned());
+            Change::Set(object)
+        };
+        waiting.take(&version(Some("Approved"), "10"));
+        waiting.take(&version(None, "9"));
+        assert!(matches!(decide(&waiting, &claimant, NOW), Ruling::Approve(_)));
+        waiting.take(&version(None, "11"));
+        assert!(matches!(decide(&waiting, &claimant, NOW), Ruling::Wait(_)));
     }
 
     #[test]

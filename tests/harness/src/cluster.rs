@@ -189,6 +189,16 @@ impl Lab {
         self.kubectl(&["apply", "-f", &manifest.display().to_string()]).map(drop)
     }
 
+    /// Puts a policy document in force, as an admin would.
+    pub fn policy(&self, document: &str) -> Result<()> {
+        let (file, manifest) = (self.dir.join("policy.toml"), self.dir.join("policy.yaml"));
+        std::fs::write(&file, document).map_err(file_error("cannot write", &file))?;
+        let mut print = self.pratique();
+        print.arg("policy").arg(&file);
+        std::fs::write(&manifest, run(print)?).map_err(file_error("cannot write", &manifest))?;
+        self.kubectl(&["apply", "-f", &manifest.display().to_string()]).map(drop)
+    }
+
     /// `pratique issue`: certificates and a key wrapped to the machine's TPM, added to its document; the new document.
     pub fn issue(&self, name: &str, blueprint: &Blueprint, document: &str, address: &str) -> Result<String> {
         let (base, out) = (blueprint.dir.join("base.toml"), blueprint.dir.join("issued.toml"));

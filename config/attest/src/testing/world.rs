@@ -20,7 +20,7 @@ use crate::verifier::{
 use crate::wire::{Challenge, Evidence, Hello};
 use config_kube::identity::{NODE_CLIENT_SIGNER, NODE_SERVING_SIGNER};
 use config_kube::machine::{EkSelector, MachineSpec};
-use config_kube::policy::{CertificateRule, ConfigRule, EkRule, EventRule, ImageRule, PolicyName, QueueRule, Rule};
+use config_kube::policy::{CertificateRule, ConfigRule, EkRule, EventRule, ImageRule, PolicyName, Rule};
 use config_kube::{ImageRelease, Machine};
 use p256::ecdsa::SigningKey;
 use p256::pkcs8::{EncodePublicKey as _, LineEnding};
@@ -103,8 +103,7 @@ fn rule() -> Rule {
             sans: "inventory".to_owned(),
             roles: vec!["worker".to_owned()],
         },
-        queue: QueueRule::default(),
-        insecure_no_tpm: false,
+        ..Rule::default()
     }
 }
 

@@ -54,6 +54,8 @@ pub enum Approval {
         request: String,
         /// What it was for: [`Claimant::id`] of the claimant that made it.
         id: Digest,
+        /// Who approved it, and when, as the API noted it.
+        by: String,
     },
     /// What was approved before still holds ([`Standing::Unchanged`]).
     Before,
@@ -257,6 +259,11 @@ impl Claimant {
         }
     }
 
+    /// The role that its Machine has, or that it would get.
+    pub fn role(&self) -> &str {
+        &self.object().spec.role
+    }
+
     /// Why the exchange took place.
     pub fn purpose(&self) -> Purpose {
         match &self.basis {
@@ -325,7 +332,7 @@ impl Claimant {
         let Some(proven) = self.own_word().filter(|_| enforced).cloned() else {
             return Err(self.refused(Code::PolicyRejects));
         };
-        let admission = self.admission(String::new());
+        let admission = self.admission();
         Ok(Verified::new(self, proven, admission))
     }
 
@@ -333,8 +340,8 @@ impl Claimant {
     pub fn approve(self, approval: &Approval, made: Option<&Machine>) -> Result<Verified, Box<Refusal>> {
         let person = matches!(self.rule.decides(), Decides::Person { .. });
         let admission = match approval {
-            Approval::Person { request, id } if person && *id == self.id() => {
-                let mut admission = self.admission(request.clone());
+            Approval::Person { request, id, by } if person && *id == self.id() => {
+                let mut admission = Admission { request: request.clone(), by: by.clone(), ..self.admission() };
                 if let Basis::Attested(attested) = &self.basis {
                     admission.registers = hex_registers(&attested.state.registers);
                 }
@@ -343,7 +350,7 @@ impl Claimant {
             Approval::Before if person && self.standing() == Standing::Unchanged => {
                 self.object().status.as_ref().and_then(|status| status.admission.clone())
             }
-            Approval::Nobody if self.rule.decides() == Decides::Nobody => Some(self.admission(String::new())),
+            Approval::Nobody if self.rule.decides() == Decides::Nobody => Some(self.admission()),
             Approval::Person { .. } | Approval::Before | Approval::Nobody => None,
         };
         let Some(admission) = admission else { return Err(self.refused(Code::PolicyRejects)) };
@@ -362,9 +369,8 @@ impl Claimant {
         })
     }
 
-    fn admission(&self, request: String) -> Admission {
-        let (policy, rule) = (self.rule.policy(), self.rule.name().to_owned());
-        Admission { policy, rule, request, registers: BTreeMap::new() }
+    fn admission(&self) -> Admission {
+        Admission { policy: self.rule.policy(), rule: self.rule.name().to_owned(), ..Admission::default() }
     }
 
     /// Whose this becomes: the Machine's of phase 1, or the one that was made for exactly this claimant.

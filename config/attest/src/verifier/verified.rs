@@ -126,7 +126,7 @@ impl Verified {
     }
 
     /// Writes what was proved into a Machine's status: state, keys, image, configuration, counters, learned registers and
-    /// checks. Certificate, time, conditions and the admin's verdict are the caller's and stay.
+    /// checks. Certificate, time, conditions, the Node's marks and the admin's verdict are the caller's and stay.
     pub fn record(&self, status: &mut MachineStatus) {
         let mut proved = self.status.clone();
         if proved.pinned_pcrs.is_empty() {
@@ -136,6 +136,7 @@ impl Verified {
             certificate: status.certificate.take(),
             last_attestation: status.last_attestation.take(),
             admin_verdict: status.admin_verdict.take(),
+            node: status.node.take(),
             conditions: std::mem::take(&mut status.conditions),
             checks: self.verdict.checks.clone(),
             ..proved

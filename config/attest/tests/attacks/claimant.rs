@@ -18,7 +18,7 @@ fn open(policy: PolicyName) -> (World, SoftMachine) {
 }
 
 fn person(claimant: &Claimant) -> Approval {
-    Approval::Person { request: "request-1".to_owned(), id: claimant.id() }
+    Approval::Person { request: "request-1".to_owned(), id: claimant.id(), by: "jane".to_owned() }
 }
 
 /// A whole join that a person approves.
@@ -102,7 +102,7 @@ fn a_boot_into_something_else_needs_a_person_again_and_says_what_changed() {
     expect(
         Proven,
         Code::PolicyRejects,
-        world.approve(claimant, &Approval::Person { request: "r".to_owned(), id: old }),
+        world.approve(claimant, &Approval::Person { request: "r".to_owned(), id: old, by: "jane".to_owned() }),
     );
     queued(&mut world, &machine).expect("a person's word on what changed");
 }

@@ -29,7 +29,7 @@ fn decided(world: &mut World, claimed: Result<Claimant, Box<Refusal>>) -> Outcom
     let approval = match world.rule.policy {
         PolicyName::InsecureAlwaysApprove => Approval::Nobody,
         PolicyName::Queue | PolicyName::CloudVerify | PolicyName::AlwaysReject => {
-            Approval::Person { request: "request-1".to_owned(), id: claimant.id() }
+            Approval::Person { request: "request-1".to_owned(), id: claimant.id(), by: "jane".to_owned() }
         }
     };
     world.approve(claimant, &approval)
@@ -213,7 +213,7 @@ fn a_reboot_is_another_key_which_a_person_is_shown() {
     // Whoever was approved before was approved with another key, or another claim.
     let old = claimed(world.unproven_claim(&machine)).id();
     let claimant = claimed(world.unproven_claim(&rebooted));
-    let approval = Approval::Person { request: "r".to_owned(), id: old };
+    let approval = Approval::Person { request: "r".to_owned(), id: old, by: "jane".to_owned() };
     expect(Anonymous, Code::PolicyRejects, world.approve(claimant, &approval));
     let mut elsewhere = rebooted.clone();
     elsewhere.claims.addresses = vec!["192.168.77.99".to_owned()];

@@ -155,6 +155,7 @@ pub(crate) trait Plugin: fmt::Debug + Send + Sync {
 pub(crate) async fn create(call: &Call, fields: &mut Fields) -> Result<Admitted, ApiError> {
     requestor::stamp(call, fields);
     requestor::decided(call, fields, None);
+    requestor::approved(call, fields, None);
     let request = Request { call, operation: Operation::Create, subresource: None, old: None };
     let admitted = admit(&request, fields).await?;
     escalation::check(call, fields, None).await?;
@@ -172,6 +173,7 @@ pub(crate) async fn update(
     if subresource.is_none() {
         requestor::decided(call, new, Some(old));
     }
+    requestor::approved(call, new, Some(old));
     let admitted = admit(&request, new).await?;
     escalation::check(call, new, Some(old)).await?;
     Ok(admitted)

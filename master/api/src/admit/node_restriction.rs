@@ -11,21 +11,6 @@ use crate::verbs::Call;
 use config_kube::identity;
 use serde_json::Value;
 
-/// Labels of its own Node that a node may set (upstream: `NodeRestriction`). Everything else is the master's.
-const NODE_LABELS: &[&str] = &[
-    "kubernetes.io/hostname",
-    "kubernetes.io/arch",
-    "kubernetes.io/os",
-    "beta.kubernetes.io/arch",
-    "beta.kubernetes.io/os",
-    "beta.kubernetes.io/instance-type",
-    "node.kubernetes.io/instance-type",
-    "failure-domain.beta.kubernetes.io/zone",
-    "failure-domain.beta.kubernetes.io/region",
-    "topology.kubernetes.io/zone",
-    "topology.kubernetes.io/region",
-];
-
 /// The plugin.
 #[derive(Debug)]
 pub(super) struct NodeRestriction;
@@ -59,6 +44,7 @@ impl Plugin for NodeRestriction {
 fn create(call: &Call, node: &str, fields: &Fields) -> Result<(), ApiError> {
     let name = meta_text(fields, "name");
     match call.kind.kind.as_str() {
+        "Node" => register(call, node, name, fields),
         "CertificateSigningRequest" => request(call, fields, name),
         "Lease" => own_lease(call, node, name, meta_text(fields, "namespace")),
         "CSINode" => own_csi_node(call, node, name),
@@ -149,6 +135,30 @@ fn own_lease(call: &Call, node: &str, name: &str, namespace: &str) -> Result<(),
     Err(call.forbidden(name, &format!("can only access node lease with the same name as the requesting node {node:?}")))
 }
 
+/// A node that makes its own Node object says of itself what it may say later, and may ask for being left alone.
+fn register(call: &Call, node: &str, name: &str, fields: &Fields) -> Result<(), ApiError> {
+    if name != node {
+        return Err(call.forbidden(name, &format!("node {node:?} is not allowed to modify node {name:?}")));
+    }
+    let mut labels = changed_labels(fields, &Fields::new());
+    labels.retain(|label| !may_set(label));
+    if !labels.is_empty() {
+        return Err(call.forbidden(name, &format!("is not allowed to set labels: {}", labels.join(", "))));
+    }
+    let taints = object(fields, "spec").map_or(&[][..], |spec| items(spec, "taints"));
+    let masters = |taint: &&Value| {
+        let key = taint.get("key").and_then(Value::as_str).unwrap_or_default();
+        key.strip_prefix(identity::GROUP).is_some_and(|rest| rest.starts_with('/'))
+    };
+    if taints.iter().any(|taint| masters(&taint)) {
+        return Err(call.forbidden(name, &format!("node {node:?} is not allowed to set taints of the master")));
+    }
+    if ["ownerReferences", "finalizers"].iter().any(|key| !items(metadata(fields), key).is_empty()) {
+        return Err(call.forbidden(name, &format!("node {node:?} is not allowed to set owners or finalizers")));
+    }
+    Ok(())
+}
+
 /// A changed object; the new one first.
 fn update(
     call: &Call,
@@ -215,7 +225,7 @@ fn changed_labels(new: &Fields, old: &Fields) -> Vec<String> {
 fn may_set(label: &str) -> bool {
     let domain = label.split_once('/').map_or("", |(domain, _)| domain);
     let own = |suffix: &str| domain == suffix || domain.strip_suffix(suffix).is_some_and(|rest| rest.ends_with('.'));
-    NODE_LABELS.contains(&label) || own("kubelet.kubernetes.io") || own("node.kubernetes.io")
+    identity::KUBELET_LABELS.contains(&label) || own("kubelet.kubernetes.io") || own("node.kubernetes.io")
 }
 
 fn own_pod(call: &Call, node: &str, pod: &Fields) -> Result<(), ApiError> {

@@ -1,6 +1,6 @@
-//! Who asked for a certificate, and who decided on a machine: no plugin, as it can't be switched off.
+//! Who asked for a certificate, who decided on it, and who decided on a machine: no plugin, as it can't be switched off.
 
-use crate::validate::{Fields, get, object, object_mut};
+use crate::validate::{Fields, get, items, object, object_mut};
 use crate::verbs::Call;
 use config_kube::identity::{DECIDED_BY, GROUP};
 use jiff::Timestamp;
@@ -38,16 +38,36 @@ pub(super) fn decided(call: &Call, fields: &mut Fields, old: Option<&Fields>) {
         let spec = fields.and_then(|fields| object(fields, "spec"));
         DECISIONS.map(|key| spec.map_or(&Value::Null, |spec| get(spec, key)).clone())
     };
-    let said = |fields: &Fields| {
-        let metadata = object(fields, "metadata")?;
-        object(metadata, "annotations")?.get(DECIDED_BY).cloned()
-    };
     let same = old.is_some() && decisions(old) == decisions(Some(fields));
-    let by = if same {
-        old.and_then(said)
-    } else {
-        Some(format!("{} at {}", call.user.name, Timestamp::now().round(jiff::Unit::Second).unwrap_or_default()).into())
+    let by = if same { old.and_then(said) } else { Some(by_now(call)) };
+    note(fields, by);
+}
+
+/// A request carries who approved or denied it, and when; nobody says it for somebody else.
+pub(super) fn approved(call: &Call, fields: &mut Fields, old: Option<&Fields>) {
+    if call.kind.kind != "CertificateSigningRequest" || call.kind.group != "certificates.k8s.io" {
+        return;
+    }
+    let decision = |fields: &Fields| {
+        let conditions = object(fields, "status").map_or(&[][..], |status| items(status, "conditions"));
+        let word = |condition: &&Value| ["Approved", "Denied"].iter().any(|word| condition["type"] == *word);
+        let what = |condition: &Value| ["type", "status", "reason", "message"].map(|key| condition[key].clone());
+        conditions.iter().filter(word).map(what).collect::<Vec<_>>()
     };
+    let (now, before) = (decision(fields), old.map(decision).unwrap_or_default());
+    let by = if now == before { old.and_then(said) } else { Some(by_now(call)) };
+    note(fields, by);
+}
+
+fn said(fields: &Fields) -> Option<Value> {
+    object(object(fields, "metadata")?, "annotations")?.get(DECIDED_BY).cloned()
+}
+
+fn by_now(call: &Call) -> Value {
+    format!("{} at {}", call.user.name, Timestamp::now().round(jiff::Unit::Second).unwrap_or_default()).into()
+}
+
+fn note(fields: &mut Fields, by: Option<Value>) {
     let Some(metadata) = object_mut(fields, "metadata") else { return };
     match by {
         Some(by) => {

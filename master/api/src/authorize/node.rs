@@ -23,7 +23,7 @@ pub(super) async fn decide(api: &ApiServer, node: &str, question: &Question<'_>)
             let look = |graph: &Graph| related(graph, node, verb, &wanted, question.of_node);
             api.inner.authorizer.graph.with(&*api.inner.store, look).await.map_err(store_error)?
         }
-        Request::Resource(verb, wanted) => own(node, verb, &wanted, question),
+        Request::Resource(verb, wanted) => own(api, node, verb, &wanted, question),
     };
     Ok(match answer {
         Ok(()) => Decision::Allow(String::new()),
@@ -48,9 +48,9 @@ fn refused<T>(why: &str) -> Result<T, String> {
 }
 
 /// What is decided by names alone, and the rest by the rules that are every node's.
-fn own(node: &str, verb: &str, wanted: &Resource<'_>, question: &Question<'_>) -> Answer {
+fn own(api: &ApiServer, node: &str, verb: &str, wanted: &Resource<'_>, question: &Question<'_>) -> Answer {
     match (wanted.group, wanted.resource) {
-        ("", "nodes") => own_node(node, verb, wanted),
+        ("", "nodes") => own_node(api, node, verb, wanted),
         ("coordination.k8s.io", "leases") => own_lease(node, verb, wanted),
         ("storage.k8s.io", "csinodes") => own_csi_node(node, verb, wanted),
         _ if RULES.iter().any(|rule| rule.allows(&question.request)) => Ok(()),
@@ -58,10 +58,13 @@ fn own(node: &str, verb: &str, wanted: &Resource<'_>, question: &Question<'_>) -
     }
 }
 
-fn own_node(node: &str, verb: &str, wanted: &Resource<'_>) -> Answer {
+fn own_node(api: &ApiServer, node: &str, verb: &str, wanted: &Resource<'_>) -> Answer {
     match (wanted.subresource, verb) {
-        // Stricter than upstream, where a node registers itself.
-        ("", "create") => refused("the master makes the Node of a machine that it admitted"),
+        // Stricter than upstream, where every node registers itself. The name is seen by admission.
+        ("", "create") => match api.inner.extensions.get() {
+            Some(extensions) => extensions.may_register(node),
+            None => refused("nobody here admits machines"),
+        },
         ("" | "status", "update" | "patch") => Ok(()),
         ("", "get" | "list" | "watch") if wanted.name == node => Ok(()),
         ("", "get" | "list" | "watch") if wanted.name.is_empty() => {

@@ -129,7 +129,7 @@ pub(crate) fn upstream<'a>(spec: &'a CertificatePolicySpec, signer: &str) -> (Up
 }
 
 /// The first rule that names a signer.
-fn rule_of<'a>(spec: &'a CertificatePolicySpec, signer: &str) -> Option<&'a Rule> {
+pub(crate) fn rule_of<'a>(spec: &'a CertificatePolicySpec, signer: &str) -> Option<&'a Rule> {
     spec.rules.iter().find(|rule| rule.signers.iter().any(|name| name == signer))
 }
 

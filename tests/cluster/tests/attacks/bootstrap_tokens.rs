@@ -125,6 +125,17 @@ pub(crate) async fn an_ordinary_kubelet_gets_its_certificate_by_a_token_that_end
     assert_eq!(String::from_utf8_lossy(&who.stdout), "system:node:kubelet-1", "{who:?}");
     let reasons = |name: &str| kubectl.admin(&["get", "csr", name, "-o", "jsonpath={.status.conditions[*].reason}"]);
     assert_eq!(reasons("kubelet-1"), "KubectlApprove");
+    // It makes its own Node, as an ordinary kubelet does, and nobody else's.
+    let node = |name: &str, labels: &str| {
+        let text = format!("apiVersion: v1\nkind: Node\nmetadata: {{name: {name}, labels: {{{labels}}}}}\n");
+        kubectl.apply(&credential, "node", &text)
+    };
+    for bad in [node("kubelet-9", ""), node("kubelet-1", "pratique.dev/role: worker"), node("kubelet-1", "pool: a")] {
+        assert!(String::from_utf8_lossy(&bad.stderr).contains("Forbidden"), "{bad:?}");
+    }
+    let own = node("kubelet-1", "kubernetes.io/os: linux");
+    assert!(own.status.success(), "{own:?}");
+    kubectl.admin(&["delete", "node", "kubelet-1"]);
     // By a rule, which is a binding.
     bound("lab-approve", "system:certificates.k8s.io:certificatesigningrequests:nodeclient");
     let key = kubectl.request("abcdef.0123456789abcdef", "kubelet-2");

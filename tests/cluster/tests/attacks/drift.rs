@@ -162,7 +162,7 @@ pub(crate) async fn revocation(lab: &Lab) {
 }
 
 /// The log as an admin gets it.
-async fn log(lab: &Lab) -> Vec<u8> {
+pub(crate) async fn log(lab: &Lab) -> Vec<u8> {
     let mut admin = Connection::open(lab.site.address, lab.site.admin.clone()).await.unwrap();
     let answer = admin.request(Method::GET, "/verdicts", "text/plain", Vec::new()).await.unwrap();
     assert_eq!(answer.status(), StatusCode::OK);

@@ -14,7 +14,7 @@ use http_body_util::BodyExt;
 use serde_json::json;
 use std::time::{Duration, Instant};
 
-async fn joined(lab: &Lab) -> (SoftMachine, Identity) {
+pub(crate) async fn joined(lab: &Lab) -> (SoftMachine, Identity) {
     let mut machine = lab.machine().await;
     let certificates = lab.join(&machine).await.accepted();
     machine.clock.clock += 1000;
@@ -23,12 +23,12 @@ async fn joined(lab: &Lab) -> (SoftMachine, Identity) {
 }
 
 /// A request with a node's certificate; the status.
-async fn ask(lab: &Lab, who: &Identity, method: Method, path: &str, body: serde_json::Value) -> StatusCode {
+pub(crate) async fn ask(lab: &Lab, who: &Identity, method: Method, path: &str, body: serde_json::Value) -> StatusCode {
     let body = if body.is_null() { Vec::new() } else { serde_json::to_vec(&body).unwrap() };
     lab.connect_as(who).await.unwrap().send(method, path, body).await.status
 }
 
-fn own_node(machine: &SoftMachine) -> String {
+pub(crate) fn own_node(machine: &SoftMachine) -> String {
     format!("{}/{}", collection::<Node>(), machine.node)
 }
 

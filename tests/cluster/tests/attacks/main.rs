@@ -18,6 +18,7 @@ mod issued;
 mod keys;
 mod lab;
 mod life;
+mod marks;
 mod queue;
 mod real_tpm;
 mod rotation;
@@ -170,6 +171,7 @@ fn lonely(runtime: &Arc<Runtime>) -> Vec<Trial> {
         alone(runtime, "unproven::bound_fresh_and_apart", unproven::bound_fresh_and_apart),
         alone(runtime, "unproven::the_agent_asks_without_a_tpm", unproven::the_agent_asks_without_a_tpm),
         alone(runtime, "queue::a_policy_is_tried_out_first", queue::a_policy_is_tried_out_first),
+        alone(runtime, "marks::a_rule_marks_nodes", marks::a_rule_marks_nodes_and_what_is_an_admins_stays),
         alone(runtime, "queue::policies_of_upstreams_signers", queue::policies_of_upstreams_signers),
         alone(runtime, "rotation::the_intermediate", rotation::the_intermediate_is_renewed_unnoticed),
         alone(runtime, "rotation::the_root", rotation::the_root_is_rotated_with_overlapping_pins),

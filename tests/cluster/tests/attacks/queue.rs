@@ -100,6 +100,7 @@ pub(crate) async fn a_person_decides() {
     let request = request_of(&lab, &node).await;
     let request_name = request.metadata.name.clone().unwrap();
     assert!(queued.answer.json["message"].as_str().unwrap().contains(&format!("certificate approve {request_name}")));
+    assert_eq!(note(&request, "pratique.dev/role"), "worker", "what the machine would become is shown");
     assert!(note(&request, "pratique.dev/proved").contains("EK certificate: lab-ca"), "{request:?}");
     assert!(note(&request, "pratique.dev/not-proved").contains("EK hash"), "{request:?}");
     comes(&lab, &machine, Code::Queued).await;
@@ -112,13 +113,11 @@ pub(crate) async fn a_person_decides() {
     assert_eq!(certificates.node_name, node);
     let object: Machine = lab.site.get(&node).await;
     assert_eq!(object.spec.ek.hashes, [machine.ek_hash().to_text()]);
-    let status = object.status.clone().unwrap_or_default();
-    assert_eq!(
-        (status.state, status.admission.unwrap_or_default().request),
-        (MachineState::Trusted, request_name.clone())
-    );
-    let said = object.metadata.annotations.unwrap_or_default();
-    assert!(said["pratique.dev/approved-request"].contains("KubectlSays: by hand"), "{said:?}");
+    assert_eq!(object.status.clone().unwrap_or_default().state, MachineState::Trusted);
+    let said = object.metadata.annotations.clone().unwrap_or_default();
+    let told = &said["pratique.dev/approved-request"];
+    assert!(told.contains("KubectlSays: by hand") && told.starts_with("admin at "), "{said:?}");
+    who_it_was(&lab, &object, &request_name).await;
     let signed: CertificateSigningRequest = lab.site.get(&request_name).await;
     assert!(signed.status.unwrap_or_default().certificate.is_some(), "kubectl shows Approved,Issued");
     lab.site.get::<Node>(&node).await;
@@ -146,6 +145,33 @@ pub(crate) async fn a_person_decides() {
     lab.site.stop();
 }
 
+/// Who approved is on the request, on the Machine, in the record of the exchange and in the log of verdicts, as the API knows
+/// it, and nobody writes another's name there.
+async fn who_it_was(lab: &Lab, machine: &Machine, request: &str) {
+    let admission = machine.status.clone().unwrap_or_default().admission.unwrap_or_default();
+    assert_eq!(admission.request, request);
+    assert!(admission.by.starts_with("admin at "), "{admission:?}");
+    let forged = json!({ "metadata": { "annotations": { "pratique.dev/decided-by": "somebody else" } } });
+    lab.site.patch::<CertificateSigningRequest>(request, &forged).await;
+    let object: CertificateSigningRequest = lab.site.get(request).await;
+    assert_eq!(note(&object, "pratique.dev/decided-by"), admission.by);
+    let condition = machine.status.clone().unwrap_or_default().conditions.remove(0);
+    assert!(condition.message.contains(&format!("approved by {}", admission.by)), "{}", condition.message);
+    eventually("the record of the exchange", lab, || async {
+        let all: Vec<NodeAttestation> = lab.site.list().await;
+        let told = |one: &NodeAttestation| one.status.as_ref().is_some_and(|s| s.message.contains(&admission.by));
+        all.iter().any(told).then_some(())
+    })
+    .await;
+    eventually("the word in the log", lab, || async {
+        let text = String::from_utf8(crate::drift::log(lab).await).unwrap();
+        let said =
+            |line: &&str| line.contains("\"decision\"") && line.contains(request) && line.contains(&admission.by);
+        text.lines().any(|line| said(&line)).then_some(())
+    })
+    .await;
+}
+
 async fn joins(lab: &Lab, machine: &SoftMachine) -> Option<Outcome> {
     let outcome = lab.join(machine).await;
     (outcome.answer.status == StatusCode::OK).then_some(outcome)
@@ -167,6 +193,8 @@ async fn denied_and_bounded(lab: &Lab) {
     say(lab, &request, "Denied").await;
     let outcome = comes(lab, &machine, Code::RequestDenied).await;
     assert_eq!(outcome.answer.status, StatusCode::FORBIDDEN);
+    let denied: CertificateSigningRequest = lab.site.get(&request).await;
+    assert!(note(&denied, "pratique.dev/decided-by").starts_with("admin at "), "{denied:?}");
     // Two wait; the third is told so, and the two wait on.
     let (first, second, third) = (lab.stranger(), lab.stranger(), lab.stranger());
     comes(lab, &first, Code::Queued).await;
@@ -188,7 +216,11 @@ async fn others_requests_count_for_nothing(lab: &Lab) {
     let path = format!("{}/{}", collection::<CertificateSigningRequest>(), forged.metadata.name.as_deref().unwrap());
     assert!(lab.site.api(Method::DELETE, &path, Vec::new()).await.status.is_success());
     (forged.metadata.uid, forged.metadata.resource_version, forged.status) = (None, None, None);
+    let notes = forged.metadata.annotations.get_or_insert_default();
+    notes.insert("pratique.dev/decided-by".to_owned(), "somebody else".to_owned());
     lab.site.create(&forged).await;
+    let made: CertificateSigningRequest = lab.site.get(forged.metadata.name.as_deref().unwrap()).await;
+    assert_eq!(note(&made, "pratique.dev/decided-by"), "", "nobody has decided yet");
     say(lab, forged.metadata.name.as_deref().unwrap(), "Approved").await;
     comes(lab, &machine, Code::Queued).await;
     let own = request_of(lab, &machine.node).await;

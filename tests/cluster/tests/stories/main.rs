@@ -8,6 +8,7 @@
 mod join;
 mod life;
 mod power;
+mod queue;
 mod refuse;
 mod unproven;
 mod world;
@@ -29,6 +30,7 @@ const STORIES: &[(&str, Story)] = &[
     ("join_by_certificates_that_an_admin_issued", join::issued_certificates),
     ("join_by_discovery", join::by_discovery),
     ("join_without_a_tpm_where_a_rule_says_so", unproven::without_a_tpm),
+    ("join_without_a_name_by_a_persons_word", queue::nameless_and_approved),
     ("renew_without_a_lapse", life::renew),
     ("reboot_enrols_anew_under_the_same_name_and_pods_come_back", life::reboot),
     ("rotate_the_root_and_think_better_of_it", life::rotate_root),
