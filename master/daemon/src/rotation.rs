@@ -292,6 +292,10 @@ impl Extensions for Paths {
         self.attestation.warnings(kind, object)
     }
 
+    fn may_register(&self, node: &str) -> Result<(), String> {
+        self.attestation.may_register(node)
+    }
+
     fn figures(&self) -> String {
         self.attestation.figures()
     }
