@@ -14,7 +14,8 @@ use std::time::SystemTime;
 /// Tries at a write that meets another.
 const TRIES: u32 = 5;
 
-/// Records an admission. Fails with a conflict where the Machine is not the one that was verified any more.
+/// Records an admission. Fails with a conflict where the Machine is not the one that was verified any more; what its rule
+/// puts on its Node, noted beside it at any moment, is no part of that.
 pub(crate) async fn admission(
     client: &Client,
     inventory: &Inventory,
@@ -23,19 +24,46 @@ pub(crate) async fn admission(
     certificate: CertificateRef,
     now: SystemTime,
 ) -> Result<Machine, Error> {
-    let mut object = machine.clone();
-    let status = object.status.get_or_insert_default();
+    let fail = |source| Error::Api { what: "the Machine's new status", source };
+    let mut current = machine.clone();
+    for _ in 0..TRIES {
+        let mut object = current.clone();
+        admit(object.status.get_or_insert_default(), verified, certificate.clone(), now);
+        let conflict = match client.update_status(&object).await {
+            Ok(written) => {
+                inventory.take_machine(Change::Set(written.clone()));
+                return Ok(written);
+            }
+            Err(error) if error.is_conflict() => error,
+            Err(error) => return Err(fail(error)),
+        };
+        let name = machine.metadata.name.as_deref().unwrap_or_default();
+        match client.get_opt::<Machine>(None, name).await.map_err(fail)? {
+            Some(newer) if same_but_marks(machine, &newer) => current = newer,
+            Some(_) | None => return Err(fail(conflict)),
+        }
+    }
+    Err(fail(ApiError::new(Reason::Conflict, format!("it changed {TRIES} times meanwhile"))))
+}
+
+fn admit(status: &mut MachineStatus, verified: &Verified, certificate: CertificateRef, now: SystemTime) {
     verified.record(status);
     status.certificate = Some(certificate);
     status.last_attestation = Some(timestamp(now).to_string());
     let (good, reason, message) = word(verified);
     condition(status, good, reason, &message, now);
-    let written = client
-        .update_status(&object)
-        .await
-        .map_err(|source| Error::Api { what: "the Machine's new status", source })?;
-    inventory.take_machine(Change::Set(written.clone()));
-    Ok(written)
+}
+
+/// Whether a Machine is what it was but for the note of what its rule put on its Node.
+fn same_but_marks(before: &Machine, now: &Machine) -> bool {
+    let plain = |machine: &Machine| {
+        let mut machine = machine.clone();
+        machine.metadata.resource_version = None;
+        machine.metadata.managed_fields = None;
+        machine.status.get_or_insert_default().node = None;
+        machine
+    };
+    plain(before) == plain(now)
 }
 
 /// On whose word a machine was let in, as its condition says it.
@@ -157,4 +185,32 @@ pub(crate) fn condition(status: &mut MachineStatus, good: bool, reason: &str, me
 /// The time as the API writes it.
 pub(crate) fn timestamp(now: SystemTime) -> jiff::Timestamp {
     jiff::Timestamp::try_from(now).unwrap_or(jiff::Timestamp::UNIX_EPOCH)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use config_kube::MachineSpec;
+    use config_kube::machine::NodeMarks;
+
+    #[test]
+    fn only_the_note_of_a_nodes_marks_may_have_moved() {
+        let before = Machine::named("worker-1", MachineSpec::default());
+        let mut noted = before.clone();
+        noted.metadata.resource_version = Some("7".to_owned());
+        noted.status.get_or_insert_default().node =
+            Some(NodeMarks { rule: "workers".to_owned(), ..NodeMarks::default() });
+        assert!(same_but_marks(&before, &noted));
+        let edits: [fn(&mut Machine); 4] = [
+            |machine| machine.spec.retired = true,
+            |machine| machine.metadata.uid = Some("another".to_owned()),
+            |machine| machine.status.get_or_insert_default().state = MachineState::Untrusted,
+            |machine| machine.spec.ek.hashes.push("sha256:00".to_owned()),
+        ];
+        for edit in edits {
+            let mut other = noted.clone();
+            edit(&mut other);
+            assert!(!same_but_marks(&before, &other), "{other:?}");
+        }
+    }
 }
