@@ -265,11 +265,15 @@ async fn other_protocols(lab: &Lab, machine: &SoftKeyed) {
     let answer = connection.post(&path, &machine.evidence(Purpose::Join, &own, &spliced, &connection.channel)).await;
     let outcome = Outcome { answer, local: connection.local, node: machine.node.clone() };
     lab.refused(&outcome, Code::SessionUnknown, false).await;
+    // The control: the session was not hurt by what came for it elsewhere.
     let path = evidence_path(wire::SESSIONS_PATH, &challenge.session);
-    let bare = machine.evidence(Purpose::Join, &own, &spliced, &connection.channel);
-    assert_eq!(connection.post(&path, &bare).await.json["code"], "MALFORMED");
-    // The control: the session was not hurt by any of it.
     assert_eq!(connection.post(&path, &proof).await.status, StatusCode::OK);
+    let hello = connection.post(wire::SESSIONS_PATH, &proves.hello().0).await;
+    let challenge: wire::Challenge = serde_json::from_value(hello.json).unwrap();
+    let spliced = Challenge { session: challenge.session, nonce: challenge.nonce, expires_in_seconds: 30 };
+    let bare = machine.evidence(Purpose::Join, &own, &spliced, &connection.channel);
+    let path = evidence_path(wire::SESSIONS_PATH, &challenge.session);
+    assert_eq!(connection.post(&path, &bare).await.json["code"], "MALFORMED");
 }
 
 /// The agent's own rooms without a TPM: they ask, a person says yes to the key that the console shows, the node speaks to the API

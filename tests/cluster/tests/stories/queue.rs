@@ -51,24 +51,24 @@ fn told(world: &mut World) -> Result<()> {
 /// Waits for the request, looks at it and approves it as a person would; the node's name.
 fn approved(cluster: &Cluster, machine: &Machine) -> Result<String> {
     let console = machine.wait("pratique: QUEUED", BOOT_LIMIT)?;
-    let words = ["get", "csr", "-l", "pratique.dev/queue", "-o", "jsonpath={.items[*].metadata.name}"];
-    let request = cluster.lab.kubectl_until(&words, "a request that waits", JOIN_LIMIT, |text| !text.is_empty())?;
-    expect(
-        console.contains(&format!("kubectl certificate approve {request}")),
-        &format!("the console does not name the request {request}:\n{console}"),
-    )?;
-    let row = cluster.lab.kubectl(&["get", "csr", &request, "--no-headers"])?;
+    let word = console.split("kubectl certificate approve ").nth(1).and_then(|rest| rest.split_whitespace().next());
+    let request = word.ok_or_else(|| Error::Missing(format!("the console names no request:\n{console}")))?;
+    let words = ["get", "csr", "-l", "pratique.dev/queue", "-o", "name"];
+    cluster
+        .lab
+        .kubectl_until(&words, "the request among those that wait", JOIN_LIMIT, |text| text.contains(request))?;
+    let row = cluster.lab.kubectl(&["get", "csr", request, "--no-headers"])?;
     expect(row.contains("pratique.dev/node-client") && row.contains("Pending"), &format!("kubectl shows {row}"))?;
-    let described = cluster.lab.kubectl(&["describe", "csr", &request])?;
+    let described = cluster.lab.kubectl(&["describe", "csr", request])?;
     for text in ["pratique.dev/proved", "Secure Boot", "pratique.dev/not-proved", "EK hash"] {
         expect(described.contains(text), &format!("`kubectl describe csr` does not show {text:?}:\n{described}"))?;
     }
     let name = "jsonpath={.metadata.annotations.pratique\\.dev/node}";
-    let node = cluster.lab.kubectl(&["get", "csr", &request, "-o", name])?;
+    let node = cluster.lab.kubectl(&["get", "csr", request, "-o", name])?;
     let derived = node.strip_prefix("node-").filter(|hex| hex.len() == 10);
     derived.ok_or_else(|| Error::Missing(format!("the assigned name is {node:?}, not node- and ten digits")))?;
     cluster.never_ready(&node)?;
-    cluster.lab.kubectl(&["certificate", "approve", &request])?;
+    cluster.lab.kubectl(&["certificate", "approve", request])?;
     Ok(node)
 }
 
