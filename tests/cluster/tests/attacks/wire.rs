@@ -19,6 +19,9 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
+/// Longest answer, in bytes: a thousand Machines with all their checks.
+const MOST: usize = 64 << 20;
+
 /// Longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -138,7 +141,7 @@ impl Connection {
         let content_type = if method == Method::PATCH { "application/merge-patch+json" } else { "application/json" };
         let answer = self.request(method, path, content_type, body).await.unwrap();
         let status = answer.status();
-        let body = Limited::new(answer.into_body(), 8 << 20).collect();
+        let body = Limited::new(answer.into_body(), MOST).collect();
         let bytes = tokio::time::timeout(PATIENCE, body).await.expect("a body in time").unwrap().to_bytes();
         Answer { status, json: serde_json::from_slice(&bytes).unwrap_or_default() }
     }
