@@ -177,6 +177,13 @@ fn signatures_are_ecdsa_p256_with_sha256() {
                 evidence.proof.quote.signature = Blob::new(bytes).expect("the same length");
             })
         });
+        refused(Proven, Code::AttestAlgorithm, |world, machine| {
+            world.join_with(machine, |evidence| {
+                let mut bytes = evidence.proof.certify.signature.as_bytes().to_vec();
+                bytes[at] = byte;
+                evidence.proof.certify.signature = Blob::new(bytes).expect("the same length");
+            })
+        });
     }
 }
 
