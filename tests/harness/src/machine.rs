@@ -274,7 +274,7 @@ impl Machine {
         self.console_text().len()
     }
 
-    /// Waits for a line of the console with `text` in it and returns the line; a panic or refusal to boot ends the wait.
+    /// Waits for a whole line of the console with `text` in it and returns the line; a panic or refusal to boot ends the wait.
     pub fn wait(&self, text: &str, limit: Duration) -> Result<String> {
         self.wait_after(0, text, limit)
     }
@@ -284,9 +284,12 @@ impl Machine {
         let console = self.dir.join("console.log").display().to_string();
         let what = format!("{text:?} on the console of {}", self.name);
         eventually(&what, limit, &format!("see {console}"), || {
+            let alive = self.alive();
             let whole = self.console_text();
             let new = whole.get(mark.min(whole.len())..).unwrap_or_default();
-            if let Some(line) = new.lines().find(|line| line.contains(text)) {
+            // A line that is still being written may hold the text and not yet the rest that the caller reads.
+            let mut whole_lines = new.split_inclusive('\n').filter(|line| line.ends_with('\n') || !alive);
+            if let Some(line) = whole_lines.find(|line| line.contains(text)) {
                 return Ok(Some(line.trim().to_owned()));
             }
             let stopped = new.lines().find(|line| STOPPED.iter().any(|word| line.contains(word)));
@@ -297,7 +300,7 @@ impl Machine {
                     console: console.clone(),
                 });
             }
-            if !self.alive() {
+            if !alive {
                 return Err(Error::Stopped {
                     machine: self.name.clone(),
                     line: "QEMU ended".into(),

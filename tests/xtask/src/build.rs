@@ -21,7 +21,7 @@ pub(crate) fn target() -> PathBuf {
 }
 
 /// Where the built programs are gathered.
-pub(crate) fn programs() -> PathBuf {
+pub(crate) fn program_dir() -> PathBuf {
     workshop().join("bin")
 }
 
@@ -53,9 +53,8 @@ pub(crate) fn tools() -> Outcome {
 
 /// Programs, tools, keys and images.
 pub(crate) fn everything(steps: &mut Steps, words: &[String]) -> Outcome {
-    steps.step("programs for this host", builder)?;
+    steps.step("programs", programs)?;
     steps.step("tools (QEMU, firmware, kubectl, …)", tools_tree)?;
-    steps.step("programs for the images", image_programs)?;
     steps.step("development keys", development_keys)?;
     for role in ["master", "worker"] {
         steps.step(&format!("{role} image"), || one_image(role, words))?;
@@ -63,7 +62,7 @@ pub(crate) fn everything(steps: &mut Steps, words: &[String]) -> Outcome {
     Ok(())
 }
 
-/// Builds `image-build`, `pratique` and `discovery`.
+/// Builds `image-build`, `pratique` and `discovery` alone.
 pub(crate) fn builder() -> Outcome {
     let packages: Vec<&str> = HOST_PROGRAMS.iter().map(|(package, _)| *package).collect();
     cargo(&packages, &[], None)?;
@@ -77,11 +76,13 @@ pub(crate) fn tools_tree() -> Outcome {
     watched(command, "see that apt's mirror can be reached, then run the same command again")
 }
 
-/// Builds what goes into the images.
-pub(crate) fn image_programs() -> Outcome {
-    let packages: Vec<&str> = IMAGE_PROGRAMS.iter().map(|(package, _)| *package).collect();
+/// Builds all programs, those for this host and those that go into the images, in one call: apart from each other cargo
+/// would choose other features for the libraries they share, and compile half of these twice.
+pub(crate) fn programs() -> Outcome {
+    let list = [HOST_PROGRAMS, IMAGE_PROGRAMS].concat();
+    let packages: Vec<&str> = list.iter().map(|(package, _)| *package).collect();
     cargo(&packages, &[], None)?;
-    gather(IMAGE_PROGRAMS, &target().join("release"))?;
+    gather(&list, &target().join("release"))?;
     cargo(&["agent-init"], &["--target", TARGET], Some(STATIC))?;
     gather(&[("agent-init", "init")], &target().join(TARGET).join("release"))
 }
@@ -96,7 +97,7 @@ pub(crate) fn development_keys() -> Outcome {
 /// Builds one image.
 pub(crate) fn one_image(role: &str, words: &[String]) -> Outcome {
     let mut command = image_build("build");
-    command.args(["--role", role]).arg("--out").arg(images()).arg("--bin-dir").arg(programs());
+    command.args(["--role", role]).arg("--out").arg(images()).arg("--bin-dir").arg(program_dir());
     command.arg("--release-key").arg(keys().join("release.key"));
     command.arg("--sb-key").arg(keys().join("sb.key")).arg("--sb-cert").arg(keys().join("sb.crt"));
     command.args(words);
@@ -105,7 +106,7 @@ pub(crate) fn one_image(role: &str, words: &[String]) -> Outcome {
 
 /// The image builder with one of its commands.
 pub(crate) fn image_build(command: &str) -> Command {
-    let mut program = Command::new(programs().join("image-build"));
+    let mut program = Command::new(program_dir().join("image-build"));
     program.arg(command).current_dir(repository());
     program
 }
@@ -137,7 +138,7 @@ fn cargo(packages: &[&str], words: &[&str], flags: Option<&str>) -> Outcome {
 }
 
 fn gather(list: &[(&str, &str)], from: &Path) -> Outcome {
-    let to = programs();
+    let to = program_dir();
     let fail =
         |path: &Path, error: std::io::Error| Failure::new(format!("cannot copy {}: {error}", path.display()), "");
     std::fs::create_dir_all(&to).map_err(|error| fail(&to, error))?;

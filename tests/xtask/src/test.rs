@@ -32,8 +32,12 @@ fn stages(steps: &mut Steps, wanted: &dyn Fn(&str) -> bool) -> Outcome {
         let words = ["clippy", "--workspace", "--all-targets", "--locked", "--", "--deny", "warnings"];
         steps.step("lint", || cargo(&words, "warnings are errors; the compiler's message is above"))?;
     }
-    if wanted("unit") || wanted("build") {
-        steps.step("image builder", build::builder)?;
+    if wanted("build") {
+        steps.step("programs", build::programs)?;
+    } else if wanted("unit") {
+        steps.step("programs for this host", build::builder)?;
+    }
+    if wanted("build") || wanted("unit") {
         steps.step("tools", build::tools_tree)?;
     }
     if wanted("unit") {

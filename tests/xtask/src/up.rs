@@ -175,7 +175,7 @@ pub(crate) fn status() -> Outcome {
 pub(crate) fn lab(dir: PathBuf) -> Outcome<Lab> {
     Ok(Lab {
         tools: Tools::find(&host::repository())?,
-        programs: build::programs(),
+        programs: build::program_dir(),
         images: build::images(),
         keys: build::keys(),
         dir,
