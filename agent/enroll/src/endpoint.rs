@@ -5,7 +5,7 @@ use crate::pin::{PinnedVerifier, Pins, not_pinned};
 use rustls::client::{ResolvesClientCert, Resumption};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, version};
+use rustls::{CertificateError, ClientConfig, version};
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -117,11 +117,24 @@ impl Endpoint {
         timeout(HANDSHAKE_TIMEOUT, handshake)
             .await
             .unwrap_or_else(|_elapsed| Err(std::io::ErrorKind::TimedOut.into()))
-            .map_err(|source| match not_pinned(&source) {
-                Some(why) => Error::NotPinned { endpoint: self.to_string(), why },
-                None => Error::Handshake { endpoint: self.to_string(), source },
+            .map_err(|source| match (not_pinned(&source), of_another_time(&source)) {
+                (Some(why), _) => Error::NotPinned { endpoint: self.to_string(), why },
+                (None, Some(why)) => Error::Clock { endpoint: self.to_string(), now: now(), why },
+                (None, None) => Error::Handshake { endpoint: self.to_string(), source },
             })
     }
+}
+
+/// What a failed handshake says of the time.
+fn of_another_time(error: &std::io::Error) -> Option<&'static str> {
+    let rustls::Error::InvalidCertificate(why) = error.get_ref()?.downcast_ref::<rustls::Error>()? else { return None };
+    let words = [(CertificateError::NotValidYet, "is not valid yet"), (CertificateError::Expired, "has ended")];
+    words.into_iter().find(|(known, _)| known == why).map(|(_, words)| words)
+}
+
+fn now() -> String {
+    let now = jiff::Timestamp::now();
+    now.round(jiff::Unit::Second).unwrap_or(now).to_string()
 }
 
 /// TLS as nodes speak it to the master: version 1.3, a server by its pin, a full handshake each time (a resumed one
@@ -150,6 +163,15 @@ pub(crate) fn tls(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_certificate_of_another_time_is_told_as_that() {
+        let said = |why| of_another_time(&std::io::Error::other(rustls::Error::InvalidCertificate(why)));
+        assert_eq!(said(CertificateError::NotValidYet), Some("is not valid yet"));
+        assert_eq!(said(CertificateError::Expired), Some("has ended"));
+        assert_eq!(said(CertificateError::UnknownIssuer), None);
+        assert_eq!(of_another_time(&std::io::ErrorKind::TimedOut.into()), None);
+    }
 
     #[test]
     fn an_endpoint_is_a_name_or_an_address() {

@@ -38,6 +38,18 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// The server's certificate is of another time than this machine has.
+    #[error(
+        "by this machine's clock ({now}) the certificate of {endpoint} {why}: set the machine's clock, or name time servers in its user-data ([network] ntp); if the clock is right, the master's is not"
+    )]
+    Clock {
+        /// The master's address.
+        endpoint: String,
+        /// This machine's time.
+        now: String,
+        /// In which way.
+        why: &'static str,
+    },
     /// The server shows no root that is pinned.
     #[error("{endpoint} is not a master that the pins allow: {why}")]
     NotPinned {

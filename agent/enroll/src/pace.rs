@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// First wait after a refusal or a failure.
 const FIRST: Duration = Duration::from_secs(1);
-/// Longest wait: a machine whose admin has just put it into the inventory should not be waited for much longer.
+/// Longest wait at a join: a machine whose admin has just put it into the inventory should not be waited for much longer.
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// Shortest time between two renewals, whatever the master says.
@@ -13,16 +13,21 @@ const RENEWAL_FLOOR: Duration = Duration::from_secs(2);
 /// Longest time between two renewals: certificates live a day at most.
 const RENEWAL_CEILING: Duration = Duration::from_secs(86_400);
 
-/// Waits that double from [`FIRST`] to [`LONGEST`], each of them shortened by up to half at random so that machines
+/// Waits that double from [`FIRST`] to the longest, each of them shortened by up to half at random so that machines
 /// that were refused together do not come back together.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Backoff {
     next: Duration,
+    longest: Duration,
 }
 
 impl Backoff {
     pub(crate) fn new() -> Self {
-        Self { next: FIRST }
+        Self::up_to(LONGEST)
+    }
+
+    fn up_to(longest: Duration) -> Self {
+        Self { next: FIRST, longest }
     }
 
     /// The wait before the next attempt.
@@ -32,7 +37,7 @@ impl Backoff {
 
     fn step_by(&mut self, chance: f64) -> Duration {
         let wait = self.next;
-        self.next = (wait * 2).min(LONGEST);
+        self.next = (wait * 2).min(self.longest);
         wait.mul_f64(0.5 + chance / 2.0)
     }
 }
@@ -52,6 +57,9 @@ pub enum Next {
 
 /// When a node renews, tries again, and gives its certificate up.
 ///
+/// Guarantee: over an outage of the master of up to 60 % of the lifetime there is time for a try afterwards, at lifetimes of
+/// ten minutes and more; the renewal is never later than a third, and waits between tries are a twentieth of a third at most.
+///
 /// By a monotonic clock that is the caller's, as time since some moment of its own: a machine that doubts its time of day
 /// can still count. Chance is a number from 0 to 1.
 #[derive(Debug, Clone, Copy)]
@@ -66,7 +74,8 @@ impl Cadence {
     /// From certificates that the master gave at `now`.
     pub fn new(now: Duration, renew_after_seconds: u64, chance: f64) -> Self {
         let third = Duration::from_secs(renew_after_seconds).clamp(RENEWAL_FLOOR, RENEWAL_CEILING);
-        Self { due: now + renewal(third, chance), end: now + third * 3, refused: false, backoff: Backoff::new() }
+        let backoff = Backoff::up_to((third / 20).clamp(FIRST, LONGEST));
+        Self { due: now + renewal(third, chance), end: now + third * 3, refused: false, backoff }
     }
 
     /// What is to be done at `now`.
@@ -88,9 +97,9 @@ impl Cadence {
     }
 }
 
-/// When to renew: at a third of the lifetime, give or take a tenth of that.
+/// When to renew: at a third of the lifetime, or up to a fifth of that earlier.
 fn renewal(third: Duration, chance: f64) -> Duration {
-    third.mul_f64(0.9 + chance / 5.0)
+    third.mul_f64(0.8 + chance / 5.0)
 }
 
 /// A wait as long as asked for, and up to half as long again, so that machines that wait together do not come together.
@@ -122,7 +131,27 @@ mod tests {
     fn a_renewal_comes_at_about_a_third() {
         for _ in 0..100 {
             let after = renewal(Duration::from_secs(600), fraction());
-            assert!(after >= Duration::from_secs(540) && after <= Duration::from_secs(660), "{after:?}");
+            assert!(after >= Duration::from_secs(480) && after <= Duration::from_secs(600), "{after:?}");
+        }
+    }
+
+    /// The worst moment for an outage to begin is when the renewal is due; each try into it may take its whole time to connect.
+    #[test]
+    fn an_outage_of_sixty_percent_leaves_time_for_a_renewal() {
+        let (connect, exchange) = (Duration::from_secs(8), Duration::from_secs(8));
+        for life in (600..=86_400).step_by(60) {
+            for chance in [0.0, 0.5, 1.0] {
+                let mut cadence = Cadence::new(Duration::ZERO, life / 3, chance);
+                let Next::Wait(due) = cadence.next(Duration::ZERO) else { panic!("a renewal that is due at once") };
+                let over = due + Duration::from_secs(life * 3 / 5);
+                let mut now = due;
+                while now < over {
+                    assert_eq!(cadence.next(now), Next::Renew, "{life} s: lapsed in the outage");
+                    now += connect;
+                    now += cadence.failed(now, false, chance);
+                }
+                assert_eq!(cadence.next(now + exchange), Next::Renew, "{life} s, chance {chance}: no time is left");
+            }
         }
     }
 
@@ -130,7 +159,7 @@ mod tests {
     fn a_refused_renewal_is_followed_by_whole_exchanges_and_an_ended_certificate_too() {
         let seconds = Duration::from_secs;
         let mut cadence = Cadence::new(seconds(0), 600, 0.5);
-        assert_eq!(cadence.next(seconds(0)), Next::Wait(seconds(600)));
+        assert_eq!(cadence.next(seconds(0)), Next::Wait(seconds(540)));
         assert_eq!(cadence.next(seconds(600)), Next::Renew);
         assert_eq!(cadence.failed(seconds(600), false, 1.0), seconds(1));
         assert_eq!((cadence.next(seconds(600)), cadence.next(seconds(601))), (Next::Wait(seconds(1)), Next::Renew));

@@ -195,7 +195,7 @@ impl AdminStatement {
 
     /// Verifies a statement by the key whose SubjectPublicKeyInfo has the hash `admin_key`.
     pub fn open(bytes: &[u8], signature: &[u8], admin_key: &Digest) -> Result<Self, StatementError> {
-        let statement: Self = serde_json::from_slice(bytes).map_err(|_bad_json| StatementError::Malformed)?;
+        let statement: Self = crate::wire::parse(bytes).map_err(|_bad_json| StatementError::Malformed)?;
         let spki = STANDARD.decode(&statement.admin_key).map_err(|_bad_base64| StatementError::Malformed)?;
         if statement.version != STATEMENT_VERSION {
             return Err(StatementError::Malformed);

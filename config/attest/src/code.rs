@@ -108,7 +108,7 @@ codes! {
     ImageUnsigned = "IMAGE_UNSIGNED", Untrusted, "no release key that the rule names has signed the image's release";
     ImageSvn = "IMAGE_SVN", Untrusted, "the image is below the minimum security version";
     ImageRole = "IMAGE_ROLE", Untrusted, "the image's role is not the Machine's";
-    ImageConcurrency = "IMAGE_CONCURRENCY", Suspect, "too many machines are on other than the newest image";
+    ImageConcurrency = "IMAGE_CONCURRENCY", Suspect, "the image is older than those that the policy admits beside the newest";
     SecureBootOff = "SECURE_BOOT_OFF", Untrusted, "Secure Boot is required and was off";
     SecureBootDatabase = "SECURE_BOOT_DATABASE", Untrusted, "the Secure Boot databases are not the release's (PCR 7)";
     ConfigNotMeasured = "CONFIG_NOT_MEASURED", Untrusted, "the configuration was not measured (PCR 13)";

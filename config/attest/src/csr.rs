@@ -88,7 +88,10 @@ const ECDSA_SHA256: &str = "1.2.840.10045.4.3.2";
 pub(crate) fn check(der: &[u8], profile: Profile, allowed: &Allowed<'_>, checks: &mut Checks) -> Result<Request, Stop> {
     let name = profile.name();
     let request = match X509CertificationRequest::from_der(der) {
-        Ok(([], request)) => request,
+        Ok(([], request)) if crate::x509::lengths_are_shortest(der) => request,
+        Ok(([], _)) => {
+            return Err(checks.fail(name, Code::CsrMalformed, "DER", "a length that is not in its shortest form"));
+        }
         Ok(_) => return Err(checks.fail(name, Code::CsrMalformed, "one PKCS #10 request", "bytes after it")),
         Err(fault) => return Err(checks.fail(name, Code::CsrMalformed, "one PKCS #10 request", fault)),
     };

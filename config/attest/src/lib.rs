@@ -23,6 +23,7 @@ pub mod prover;
 pub mod question;
 pub mod release;
 pub mod sessions;
+mod shape;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod tpm;

@@ -201,7 +201,7 @@ impl Manifest {
         if text.len() > MAX_MANIFEST {
             return Err(ReleaseError::TooLarge(text.len()));
         }
-        let manifest: Self = serde_json::from_str(text).map_err(ReleaseError::Manifest)?;
+        let manifest: Self = crate::wire::parse(text.as_bytes()).map_err(ReleaseError::Manifest)?;
         manifest.check()?;
         Ok(manifest)
     }

@@ -2,12 +2,15 @@
 //!
 //! Holding one of these types proves only that its fields are within their limits.
 
+use crate::code::Code;
 use crate::digest::{Digest, is_lower_hex};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::fmt;
+
+pub use crate::shape::parse;
 
 /// The protocol's name, in every hello.
 pub const PROTOCOL: &str = "cloud-verify/v1";
@@ -40,6 +43,8 @@ pub const MAX_EVENT_LOG: usize = 256 * 1024;
 pub const MAX_ADDRESSES: usize = 16;
 /// Largest claimed name or address, in bytes (a DNS name).
 pub const MAX_CLAIM: usize = 253;
+/// Longest label of a configuration event, in bytes.
+pub const MAX_LABEL: usize = 64;
 /// How long a challenge may be answered, in seconds.
 pub const SESSION_SECONDS: u64 = 30;
 
@@ -57,17 +62,23 @@ pub fn session_of_path(sessions: &str, path: &str) -> Option<SessionId> {
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Blob<const MAX: usize>(Vec<u8>);
 
-/// Words of [`TooLong`], by which it is known inside a JSON parser's error.
-pub const TOO_LONG: &str = "where a field may hold at most";
+/// Words with which [`TooLong`] begins, by which it is known inside a JSON parser's error.
+const TOO_LONG: &str = "longer than a field may be";
 
 /// Bytes that are more than their field may hold.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{len} bytes, {TOO_LONG} {max}")]
+#[error("{TOO_LONG}: {len} bytes, at most {max}")]
 pub struct TooLong {
     /// How many there are.
     pub len: usize,
     /// How many are allowed.
     pub max: usize,
+}
+
+/// The code for bytes that [`parse`] does not take: `TOO_LARGE` for a field over its limit, else `MALFORMED`.
+pub fn code_of(error: &serde_json::Error) -> Code {
+    // What a sender wrote is quoted in other errors, but none begins with it.
+    if error.to_string().starts_with(TOO_LONG) { Code::TooLarge } else { Code::Malformed }
 }
 
 impl<const MAX: usize> Blob<MAX> {
@@ -267,12 +278,23 @@ pub struct Signed {
 pub struct ConfigEvent {
     /// Always 13.
     pub pcr: u8,
-    /// Source: `nocloud`, `smbios`, …
+    /// Source: `nocloud`, `smbios`, …; 1 to [`MAX_LABEL`] printable ASCII bytes without spaces.
+    #[serde(deserialize_with = "label")]
     pub label: String,
     /// Length of the configuration in bytes.
     pub length: u64,
     /// [`crate::pcr::config_event_digest`].
     pub digest: Digest,
+}
+
+/// A label is for people, so its form is asked for here and is never held against a machine.
+fn label<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    let label = String::deserialize(deserializer)?;
+    if (1..=MAX_LABEL).contains(&label.len()) && label.bytes().all(|byte| byte.is_ascii_graphic()) {
+        Ok(label)
+    } else {
+        Err(serde::de::Error::custom("expected a label of 1 to 64 printable ASCII bytes"))
+    }
 }
 
 /// What a TPM says of its machine, for one Q.

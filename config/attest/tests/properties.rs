@@ -144,7 +144,7 @@ fn a_flipped_bit_of_evidence_is_refused_or_changes_nothing() {
     for bit in (0..text.len() * 8).step_by(23) {
         let mut changed = text.clone();
         changed[bit / 8] ^= 1 << (bit % 8);
-        let Ok(evidence) = serde_json::from_slice::<Evidence>(&changed) else {
+        let Ok(evidence) = config_attest::wire::parse::<Evidence>(&changed) else {
             unparsed += 1;
             continue;
         };

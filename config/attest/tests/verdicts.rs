@@ -151,6 +151,29 @@ fn a_torn_tail_is_cut_and_anything_else_is_not_taken_for_one() {
     assert!(resume(&holed).is_err(), "whole lines follow what is broken");
 }
 
+/// A copy of a segment is no less signed than the one that is longer: also where the first holds no record yet.
+#[test]
+fn a_damaged_copy_beside_a_whole_one_is_found() {
+    let writer = Writer::new(&subject());
+    for sizes in [[0, 0], [0, 2]] {
+        let (segments, head) = writer.log(&sizes);
+        let whole = segments.concat().concat();
+        assert!(verify(&[("log".to_owned(), whole.clone())], &[writer.pin], &[head]).is_ok());
+        for byte in 0..segments[0][0].len() {
+            let mut changed = whole.clone();
+            changed[byte] ^= 4;
+            assert!(verify(&[("log".to_owned(), changed)], &[writer.pin], &[head]).is_err(), "{sizes:?}: byte {byte}");
+        }
+    }
+    let (segments, head) = writer.log(&[3]);
+    let whole = segments.concat().concat();
+    let mut copy = segments[0][..3].concat();
+    let given = |copy: &[u8]| [("whole".to_owned(), whole.clone()), ("copy".to_owned(), copy.to_vec())];
+    assert!(verify(&given(&copy), &[writer.pin], &[head]).is_ok());
+    copy[segments[0][0].len() + 20] ^= 1;
+    assert!(verify(&given(&copy), &[writer.pin], &[head]).is_err());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 

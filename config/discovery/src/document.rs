@@ -1,7 +1,7 @@
 //! What is signed: raw JSON, and the checked document.
 
 use crate::fault::Fault;
-use crate::{MAX_LIFE, MAX_LIST, VERSION};
+use crate::{MAX_LIFE, MAX_LIST, VERSION, object};
 use config_model::discovery::ClusterId;
 use config_model::format::{Endpoint, FormatError, Pin};
 use serde::{Deserialize, Serialize};
@@ -61,14 +61,13 @@ impl Document {
         Ok(bytes)
     }
 
-    /// Reads signed bytes. Duplicate keys, unknown keys and trailing bytes are faults.
+    /// Reads signed bytes. Another value than an object, duplicate keys, unknown keys and trailing bytes are faults.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Fault> {
-        let malformed = |error: serde_json::Error| Fault::Malformed(error.to_string());
-        let Head { version } = serde_json::from_slice(bytes).map_err(malformed)?;
+        let Head { version } = object::parse(bytes)?;
         if version != VERSION {
             return Err(Fault::Version { found: version });
         }
-        let raw: Raw = serde_json::from_slice(bytes).map_err(malformed)?;
+        let raw: Raw = object::parse(bytes)?;
         if raw.expires <= raw.issued || raw.expires - raw.issued > MAX_LIFE {
             let why = format!("`expires` must lie after `issued`, by at most {MAX_LIFE} s");
             return Err(Fault::Malformed(why));

@@ -2,7 +2,7 @@
 
 use crate::document::Document;
 use crate::fault::Fault;
-use crate::{LABEL, MAX_BYTES, SKEW};
+use crate::{LABEL, MAX_BYTES, SKEW, object};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use config_model::discovery::ClusterId;
@@ -98,7 +98,7 @@ pub fn check(bytes: &[u8], expected: &Expected<'_>) -> Result<Verified, Fault> {
     if bytes.len() > MAX_BYTES {
         return Err(Fault::TooLarge { found: bytes.len() });
     }
-    let envelope: Envelope = serde_json::from_slice(bytes).map_err(|e| Fault::Malformed(e.to_string()))?;
+    let envelope: Envelope = object::parse(bytes)?;
     let field = |name: &str, text: &str| {
         STANDARD.decode(text).map_err(|e| Fault::Malformed(format!("`{name}` is not base64: {e}")))
     };

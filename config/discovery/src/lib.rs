@@ -8,6 +8,7 @@
 mod document;
 mod envelope;
 mod fault;
+mod object;
 
 pub use document::Document;
 pub use envelope::{Expected, Trust, Verified, check, pin_of};

@@ -135,6 +135,36 @@ fn a_signed_document_in_another_form_is_malformed() {
 }
 
 #[test]
+fn a_list_of_the_values_is_no_object() {
+    let raw = raw();
+    let values = |keys: &[&str]| Value::from(keys.iter().map(|key| raw[*key].clone()).collect::<Vec<_>>()).to_string();
+    let keys = ["version", "cluster", "generation", "issued", "expires", "endpoints", "caPins"];
+    for keys in [&keys[..], &keys[..1]] {
+        assert_eq!(code(&signed(values(keys).as_bytes(), &key(1))), "MALFORMED", "{keys:?}");
+    }
+    assert_eq!(code(&signed(b"[2]", &key(1))), "MALFORMED", "not another version");
+    let envelope: Value = serde_json::from_slice(&with(|_| {})).expect("JSON");
+    let listed = json!([envelope["document"], envelope["key"], envelope["signature"]]).to_string();
+    assert_eq!(code(listed.as_bytes()), "MALFORMED");
+    assert_eq!(code(format!(" {listed}").as_bytes()), "MALFORMED");
+    assert!(accept(format!("\r\n\t {envelope}").as_bytes(), |_| {}).is_ok(), "spaces may stand before an object");
+}
+
+#[test]
+fn no_key_of_an_object_comes_twice() {
+    let whole = raw();
+    for (name, value) in whole.as_object().expect("an object") {
+        let twice = whole.to_string().replacen('{', &format!("{{\"{name}\":{value},"), 1);
+        assert_eq!(code(&signed(twice.as_bytes(), &key(1))), "MALFORMED", "{name}");
+    }
+    let envelope: Value = serde_json::from_slice(&with(|_| {})).expect("JSON");
+    for (name, value) in envelope.as_object().expect("an object") {
+        let twice = envelope.to_string().replacen('{', &format!("{{\"{name}\":{value},"), 1);
+        assert_eq!(code(twice.as_bytes()), "MALFORMED", "{name}");
+    }
+}
+
+#[test]
 fn what_could_never_be_accepted_is_not_signed() {
     assert!(Document { endpoints: Vec::new(), ..document() }.sign(&key(1)).is_err());
     assert!(Document { expires: NOW - 60, ..document() }.sign(&key(1)).is_err());

@@ -66,8 +66,13 @@ pub const CONTROL_PLANE_TAINT: &str = "node-role.kubernetes.io/control-plane";
 /// request, and when.
 pub const DECIDED_BY: &str = "pratique.dev/decided-by";
 
-/// Annotation on a CertificatePolicy: `RULE=SVN`, the lower floor that an admin wants in so many words.
+/// Annotation on a CertificatePolicy: `RULE=SVN`, the lower floor that an admin wants in so many words; `all` before the
+/// policy is deleted.
 pub const LOWER_SVN: &str = "pratique.dev/lower-min-svn";
+
+/// Annotation on a CertificatePolicy, set by the server: the floors of its rules, those that it has no more among them, as
+/// JSON.
+pub const FLOORS: &str = "pratique.dev/min-svn";
 
 /// Namespace of node leases.
 pub const NODE_LEASE_NAMESPACE: &str = "kube-node-lease";

@@ -193,7 +193,7 @@ pub struct ImageRule {
     pub release_keys: Vec<String>,
     /// Smallest accepted security version number.
     pub min_svn: u64,
-    /// How many machines may be on other than the newest image; 0: no limit.
+    /// How many images are admitted beside the newest of their role, by SVN and time of build; 0: no limit.
     pub max_concurrent: u32,
 }
 

@@ -63,9 +63,9 @@ fn parse(line: &[u8]) -> Result<Line<'_>, String> {
     let (signature, json) = (&line[..space], &line[space + 1..]);
     let signature = STANDARD.decode(signature).map_err(|error| format!("the signature is not base64: {error}"))?;
     let parsed = if json.starts_with(b"{\"format\"") {
-        serde_json::from_slice(json).map(Parsed::Segment)
+        crate::wire::parse(json).map(Parsed::Segment)
     } else {
-        serde_json::from_slice(json).map(Parsed::Record)
+        crate::wire::parse(json).map(Parsed::Record)
     };
     Ok(Line { json, signature, parsed: parsed.map_err(|error| format!("not a record: {error}"))? })
 }
@@ -110,6 +110,21 @@ fn pieces<'a>(files: &'a [(String, Vec<u8>)]) -> Result<Vec<Piece<'a>>, Fault> {
     // Of several copies of a segment the longest; of two of one length it makes no difference, as both are checked.
     pieces.sort_by_key(|piece| (piece.next, piece.lines.len()));
     Ok(pieces)
+}
+
+/// A copy that says no more than a longer one is signed as that is.
+fn copied(piece: &Piece<'_>, pins: &[Digest]) -> Result<(), Fault> {
+    let mut key = Vec::new();
+    for (offset, line) in piece.lines.iter().enumerate() {
+        let fault = |what| fault(piece.file, piece.at + offset, what);
+        if let Parsed::Segment(segment) = &line.parsed {
+            key = log_key(segment, pins).map_err(fault)?;
+        }
+        if !signed(&key, line) {
+            return Err(fault("it is not signed by the log's key".to_owned()));
+        }
+    }
+    Ok(())
 }
 
 struct Checker<'a> {
@@ -237,6 +252,7 @@ pub fn verify(files: &[(String, Vec<u8>)], pins: &[Digest], noted: &[Head]) -> R
                 let what = format!("another history than in {}: both cannot be true", longer.file);
                 return Err(fault(piece.file, piece.at + line, what));
             }
+            copied(piece, pins)?;
             continue;
         }
         for (offset, line) in piece.lines.iter().enumerate() {

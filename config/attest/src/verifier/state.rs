@@ -11,13 +11,13 @@ use crate::facts;
 use crate::inventory::{known, readmitted};
 use crate::pcr::{CONFIG_PCR, QUOTE_PCRS, extended};
 use crate::question::Purpose;
-use crate::release::{Boot, KnownRelease};
+use crate::release::{Boot, KnownRelease, Manifest};
 use crate::tpm::ClockInfo;
 use crate::verdict::{Checks, Stop};
 use crate::wire::{Claims, ConfigEvent};
+use config_kube::Machine;
 use config_kube::machine::{Counters, ProvenConfig, ProvenImage};
-use config_kube::{Machine, MachineState};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Registers that are learned at first admission.
 pub(super) const PINNED_PCRS: [u8; 2] = [0, 2];
@@ -131,10 +131,9 @@ fn config(said: &Said<'_>, machine: &Machine, reference: &Reference<'_>, checks:
         return None;
     };
     let measured = extended(&Digest::ZERO, &event.digest);
-    let labelled = event.pcr == CONFIG_PCR
-        && (1..=64).contains(&event.label.len())
-        && event.label.bytes().all(|byte| byte.is_ascii_graphic());
-    if !checks.test("configuration event", Code::ConfigEvent, measured == held && labelled, measured, held) {
+    let own = event.pcr == CONFIG_PCR;
+    let found = if own { held.to_hex() } else { format!("an event of PCR {}", event.pcr) };
+    if !checks.test("configuration event", Code::ConfigEvent, own && measured == held, measured, found) {
         return None;
     }
     let digest = event.digest.to_text();
@@ -237,7 +236,7 @@ fn image<'a>(
     checks.test("image SVN", Code::ImageSvn, manifest.svn >= rule.min_svn, least, manifest.svn);
     let expected = &machine.spec.role;
     checks.test("image role", Code::ImageRole, manifest.role == *expected, expected, &manifest.role);
-    concurrency(manifest.id.as_str(), machine, reference, &signed, checks);
+    concurrency(manifest, &machine.spec.role, reference, &signed, checks);
     Some((release, boot))
 }
 
@@ -252,34 +251,27 @@ fn registers(said: &Said<'_>) -> String {
     shown.join(", ")
 }
 
-/// How many machines may be on other than the newest image.
+/// The newest image of a role and so many before it are admitted, whatever SVN they have.
 fn concurrency(
-    id: &str,
-    machine: &Machine,
+    image: &Manifest,
+    role: &str,
     reference: &Reference<'_>,
     signed: &impl Fn(&KnownRelease) -> bool,
     checks: &mut Checks,
 ) {
     let limit = reference.rule.max_concurrent;
-    let role = &machine.spec.role;
-    let newest = reference
-        .releases
-        .iter()
-        .filter(|release| signed(release) && release.manifest().role == *role)
-        .map(KnownRelease::manifest)
-        .max_by_key(|manifest| (manifest.svn, manifest.build_time));
-    let Some(newest) = newest.filter(|newest| limit > 0 && newest.id != id) else { return };
-    let others = reference
-        .inventory
-        .iter()
-        .filter(|other| other.metadata.name != machine.metadata.name && other.spec.role == *role)
-        .filter_map(|other| other.status.as_ref())
-        .filter(|status| status.state == MachineState::Trusted)
-        .filter(|status| status.image.as_ref().is_some_and(|image| image.id != newest.id))
-        .count();
-    let good = u32::try_from(others).is_ok_and(|others| others < limit);
-    let wanted = format!("fewer than {limit} others on another image than {}", newest.id);
-    checks.test("image concurrency", Code::ImageConcurrency, good, wanted, others);
+    if limit == 0 {
+        return;
+    }
+    let age = |manifest: &Manifest| (manifest.svn, manifest.build_time);
+    let others = reference.releases.iter().filter(|release| signed(release)).map(KnownRelease::manifest);
+    let newer: BTreeSet<&str> = others
+        .filter(|other| other.role == role && other.id != image.id && age(other) > age(image))
+        .map(|other| other.id.as_str())
+        .collect();
+    let good = u32::try_from(newer.len()).is_ok_and(|newer| newer <= limit);
+    let wanted = format!("the newest image or one of the {limit} before it");
+    checks.test("image age", Code::ImageConcurrency, good, wanted, format!("{} images are newer", newer.len()));
 }
 
 /// The firmware's registers are learned at first admission, and after an admin's re-admission, and held to from then on.

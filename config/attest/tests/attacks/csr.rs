@@ -123,6 +123,13 @@ fn requests_are_parsed_and_signed_by_their_own_keys() {
         client.push(0);
         requests(world, machine, client, machine.serving_csr())
     });
+    // The same length in one octet more: another encoding of the same request.
+    refused(Proven, Code::CsrMalformed, |world, machine| {
+        let client = machine.client_csr();
+        let [0x30, 0x81, length, rest @ ..] = client.as_slice() else { panic!("a sequence of 128 to 255 octets") };
+        let longer = [&[0x30, 0x82, 0, *length], rest].concat();
+        requests(world, machine, longer, machine.serving_csr())
+    });
     let damaged = |mut request: Vec<u8>| {
         if let Some(last) = request.last_mut() {
             *last ^= 1;

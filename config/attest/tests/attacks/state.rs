@@ -278,25 +278,29 @@ fn a_master_image_on_a_worker_is_refused() {
 }
 
 #[test]
-fn only_so_many_machines_may_be_behind_the_newest_image() {
-    let newest = |world: &mut World| {
-        world.rule.images.max_concurrent = 1;
-        let image = SoftImage::new("worker-8", "worker", 8);
+fn only_so_many_images_are_admitted_beside_the_newest() {
+    let publish = |world: &mut World, svn: u64, role: &str| {
+        let image = SoftImage::new(&format!("{role}-{svn}"), role, svn);
         world.releases.push(image.manifest().sign(&[&world.release_signer]).expect("a release"));
         image
     };
+    // The world's image is worker-7; a newer one of another role is none of its business.
     let (mut world, first) = lab();
-    newest(&mut world);
+    world.rule.images.max_concurrent = 1;
+    publish(&mut world, 9, "master");
+    publish(&mut world, 8, "worker");
     let second = world.machine("worker-2", "192.168.77.12", EkKind::P256);
     accepted(world.join(&first));
-    expect(Proven, Code::ImageConcurrency, world.join(&second));
-    // On the newest image there is no limit.
-    let (mut world, first) = lab();
-    let image = newest(&mut world);
-    accepted(world.join(&first));
-    world.image = image;
-    let second = world.machine("worker-2", "192.168.77.12", EkKind::P256);
     accepted(world.join(&second));
+    let newest = publish(&mut world, 9, "worker");
+    expect(Proven, Code::ImageConcurrency, world.join(&first));
+    // Where there is no limit, it is as good as any; and the newest is good under every limit.
+    world.rule.images.max_concurrent = 0;
+    accepted(world.join(&first));
+    world.rule.images.max_concurrent = 1;
+    world.image = newest;
+    let third = world.machine("worker-3", "192.168.77.13", EkKind::P256);
+    accepted(world.join(&third));
 }
 
 #[test]
@@ -342,6 +346,11 @@ fn a_changed_configuration_is_refused_and_an_unmeasured_one() {
     refused(Proven, Code::ConfigEvent, |world, machine| {
         machine.bank.extend(13, &Digest::of(b"second"));
         machine.bind_nk();
+        world.join(machine)
+    });
+    // An event that says it is another register's.
+    refused(Proven, Code::ConfigEvent, |world, machine| {
+        machine.config_event.as_mut().expect("an event").pcr = 12;
         world.join(machine)
     });
     // The event that the inventory wants, while the register holds another.

@@ -1,0 +1,161 @@
+//! The shape of a message, seen before its values: objects are objects, no field comes twice, nothing nests without end.
+//!
+//! The types alone do not hold that. What serde derives takes the values of a struct as a list, in the order of its fields, and
+//! a map keeps the last of two entries under one key; two readers of the same signed or recorded bytes could then differ.
+
+use serde::de::{DeserializeOwned, DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::fmt;
+
+/// How deep objects and lists nest at most; the deepest message, a manifest, has six levels.
+const MAX_DEPTH: u8 = 16;
+/// Fields that are lists in some message. None of them is a struct in any, so that the types refuse a list where it does not
+/// belong. Beside these a manifest has lists under the numbers of registers.
+const LISTS: [&str; 6] = ["addresses", "boots", "executables", "packages", "parts", "pcrs"];
+/// The one object that may have more fields than are known.
+const OPEN: &str = "configEvent";
+
+/// Reads a message, a statement, a manifest or a line of the log. Beside what its type asks for: a list stands only where the
+/// type has one, no key comes twice in any object, however it is escaped, and nothing nests deeper than 16.
+pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, serde_json::Error> {
+    let root = Value { place: Place::Message, left: MAX_DEPTH };
+    root.deserialize(&mut serde_json::Deserializer::from_slice(bytes))?;
+    serde_json::from_slice(bytes)
+}
+
+/// Where a value stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// An object or a single value.
+    Message,
+    /// A list may be here too.
+    List,
+    /// The open object.
+    Open,
+    /// In the open object, where lists are nobody's to refuse: its own fields have types, the others are not read.
+    Unread,
+}
+
+/// A value that is looked at and not kept.
+#[derive(Clone, Copy)]
+struct Value {
+    place: Place,
+    /// Levels that may still be opened.
+    left: u8,
+}
+
+impl Value {
+    fn within<E: Error>(self, place: Place) -> Result<Self, E> {
+        let left = self.left.checked_sub(1).ok_or_else(|| E::custom(format_args!("deeper than {MAX_DEPTH} levels")))?;
+        Ok(Self { place, left })
+    }
+}
+
+impl Place {
+    fn of_field(self, key: &str) -> Self {
+        match self {
+            Self::Open | Self::Unread => Self::Unread,
+            Self::Message | Self::List if key == OPEN => Self::Open,
+            Self::Message | Self::List => {
+                let register = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_digit());
+                if register || LISTS.contains(&key) { Self::List } else { Self::Message }
+            }
+        }
+    }
+
+    /// Where the elements of a list stand, if there may be one.
+    fn of_element(self) -> Option<Self> {
+        match self {
+            Self::Message | Self::Open => None,
+            Self::List => Some(Self::Message),
+            Self::Unread => Some(Self::Unread),
+        }
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Value {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Value {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a message")
+    }
+
+    fn visit_bool<E: Error>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_i64<E: Error>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_u64<E: Error>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_f64<E: Error>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_str<E: Error>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
+        let place = self.place.of_element().ok_or_else(|| A::Error::custom("a list where none belongs"))?;
+        let element = self.within(place)?;
+        while list.next_element_seed(element)?.is_some() {}
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<(), A::Error> {
+        let mut seen = BTreeSet::new();
+        while let Some(key) = object.next_key_seed(Key)? {
+            let field = self.within(self.place.of_field(&key))?;
+            if !seen.insert(key) {
+                return Err(A::Error::custom("a field that comes twice"));
+            }
+            object.next_value_seed(field)?;
+        }
+        Ok(())
+    }
+}
+
+/// A key as it reads, borrowed unless it is escaped.
+struct Key;
+
+impl<'de> DeserializeSeed<'de> for Key {
+    type Value = Cow<'de, str>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Key {
+    type Value = Cow<'de, str>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a field's name")
+    }
+
+    fn visit_borrowed_str<E: Error>(self, key: &'de str) -> Result<Self::Value, E> {
+        Ok(Cow::Borrowed(key))
+    }
+
+    fn visit_str<E: Error>(self, key: &str) -> Result<Self::Value, E> {
+        Ok(Cow::Owned(key.to_owned()))
+    }
+}
