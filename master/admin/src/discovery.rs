@@ -31,7 +31,7 @@ pub(crate) enum DiscoveryCommand {
     /// Show what the cluster publishes, and whether what is served is good.
     Show {
         /// The admin's kubeconfig.
-        #[arg(long, value_name = "FILE")]
+        #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
         kubeconfig: PathBuf,
     },
 }
@@ -42,7 +42,7 @@ pub(crate) struct CreateArgs {
     #[arg(long, value_name = "URL")]
     endpoint: String,
     /// The admin's kubeconfig.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
     kubeconfig: PathBuf,
     /// File with the operator's token, where the endpoint wants one.
     #[arg(long, value_name = "FILE")]

@@ -4,6 +4,7 @@ use crate::hooks::BoxFuture;
 use crate::patience::Patient;
 use crate::peer::Peer;
 use crate::server::{ApiServer, Body};
+use crate::strangers::{Place, Strangers};
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -34,6 +35,9 @@ const FAREWELL: Duration = Duration::from_secs(1);
 pub struct ServeOptions {
     /// Connections at once; more wait in the kernel's queue.
     pub connections: usize,
+    /// Of these, connections without a client certificate from one network (an IPv4 address, a /64 of IPv6), and as many
+    /// again that are in their handshake; one more is closed unheard.
+    pub strangers: usize,
     /// Time for the TLS handshake.
     pub handshake: Duration,
     /// Time for a request's header, and for an idle HTTP/1 connection.
@@ -52,6 +56,7 @@ impl Default for ServeOptions {
     fn default() -> Self {
         Self {
             connections: 10_000,
+            strangers: 2_000,
             handshake: Duration::from_secs(10),
             header: Duration::from_secs(60),
             write: Duration::from_secs(60),
@@ -102,6 +107,10 @@ struct Connection {
     acceptor: TlsAcceptor,
     builder: Builder<TokioExecutor>,
     permit: OwnedSemaphorePermit,
+    /// While the handshake lasts.
+    place: Place,
+    /// From then on, where no certificate was shown.
+    strangers: Arc<Strangers>,
 }
 
 /// Serves until `shutdown` is cancelled, then drains: no new connections, watches end, open requests get
@@ -116,6 +125,7 @@ pub async fn serve(
     let acceptor = TlsAcceptor::from(tls);
     let builder = http(&options);
     let room = Arc::new(Semaphore::new(options.connections));
+    let (shaking, strangers) = (Strangers::new(options.strangers), Strangers::new(options.strangers));
     let mut tasks = tokio::task::JoinSet::new();
     loop {
         // Cancel-safe: a permit not yet used goes back, accept loses no connection, join_next only reaps.
@@ -125,8 +135,13 @@ pub async fn serve(
             accepted = accept(&listener, room.clone()) => accepted,
         };
         let Some((stream, remote, permit)) = accepted else { continue };
+        let Some(place) = shaking.admit(remote.ip()) else {
+            tracing::debug!(%remote, "its network has all the handshakes that it may have at once");
+            continue;
+        };
         let (api, options, acceptor, builder) = (api.clone(), options.clone(), acceptor.clone(), builder.clone());
-        let connection = Connection { api, options, acceptor, builder, permit };
+        let strangers = Arc::clone(&strangers);
+        let connection = Connection { api, options, acceptor, builder, permit, place, strangers };
         tasks.spawn(connect(connection, stream, remote));
     }
     drop(listener);
@@ -169,7 +184,7 @@ async fn accept(listener: &TcpListener, room: Arc<Semaphore>) -> Option<(TcpStre
 }
 
 async fn connect(connection: Connection, stream: TcpStream, remote: SocketAddr) {
-    let Connection { api, options, acceptor, builder, permit } = connection;
+    let Connection { api, options, acceptor, builder, permit, place, strangers } = connection;
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, %remote, "a connection went away at once");
         return;
@@ -187,6 +202,12 @@ async fn connect(connection: Connection, stream: TcpStream, remote: SocketAddr) 
             }
         };
     let peer = peer(&stream, remote);
+    drop(place);
+    let place = peer.certificates.is_empty().then(|| strangers.admit(remote.ip()));
+    if matches!(place, Some(None)) {
+        tracing::debug!(%remote, "its network has all the connections that it may have without a certificate");
+        return;
+    }
     let draining = api.draining();
     let (judge, shown) = (api.clone(), peer.clone());
     let service = service_fn(move |request| answer(api.clone(), peer.clone(), request));
@@ -206,7 +227,7 @@ async fn connect(connection: Connection, stream: TcpStream, remote: SocketAddr) 
     if let Err(error) = result {
         tracing::debug!(%error, %remote, "a connection broke off");
     }
-    drop(permit);
+    drop((permit, place));
 }
 
 /// Waits until whoever shows this certificate is shut out, and has had the time to be told so.

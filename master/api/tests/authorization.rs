@@ -163,6 +163,86 @@ async fn a_node_keeps_its_pods_and_its_lease_and_no_others() {
     expect(&server, &own, Method::POST, elsewhere, json!({"metadata": {"name": "n1"}}), 403).await;
 }
 
+async fn json_patch(server: &Local, user: &UserInfo, path: &str, change: &Value) -> (StatusCode, Value) {
+    let kind = [("content-type", "application/json-patch+json")];
+    let (status, _, bytes) = server.send(user, Method::PATCH, path, &kind, change.to_string()).await;
+    (status, serde_json::from_slice(&bytes).unwrap_or_default())
+}
+
+/// Nothing of another node's objects is read out of a refusal: not their fields by a patch that spoils the object, not what
+/// they are by a test, not their UID by a precondition.
+#[tokio::test]
+async fn a_refusal_tells_a_node_nothing_of_what_is_anothers() {
+    let server = cluster().await;
+    let own = node("n1");
+    let copied = json!([{"op": "copy", "from": "/spec", "path": "/metadata/annotations"}]);
+    let tested = json!([{"op": "test", "path": "/spec/nodeName", "value": "n9"}]);
+    let precondition = json!({"preconditions": {"uid": "00000000-0000-0000-0000-000000000000"}});
+    let evicted = json!({"metadata": {"name": "on-n2"}, "deleteOptions": precondition});
+    let asked = [
+        (Method::PATCH, format!("{PODS}/on-n2/status"), &copied),
+        (Method::PATCH, format!("{PODS}/on-n2/status"), &tested),
+        (Method::PATCH, "/api/v1/nodes/n2".to_owned(), &copied),
+        (Method::PATCH, "/api/v1/nodes/n2/status".to_owned(), &tested),
+        (Method::DELETE, format!("{PODS}/on-n2"), &precondition),
+        (Method::POST, format!("{PODS}/on-n2/eviction"), &evicted),
+    ];
+    for (method, path, body) in asked {
+        let (status, answer) = match method {
+            Method::PATCH => json_patch(&server, &own, &path, body).await,
+            _ => server.ask(&own, method.clone(), &path, body).await,
+        };
+        assert_eq!(status, StatusCode::FORBIDDEN, "{method} {path} {body}: {answer}");
+        for word in ["x:1", "secret-n2", "map-n2", "UID"] {
+            assert!(!answer.to_string().contains(word), "{method} {path} tells {word}: {answer}");
+        }
+    }
+    // The control: of its own pod it may hear all.
+    let (status, answer) = json_patch(&server, &own, &format!("{PODS}/on-n1/status"), &copied).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{answer}");
+    let (status, _) = server.ask(&own, Method::DELETE, &format!("{PODS}/on-n1"), &precondition).await;
+    assert_eq!(status, StatusCode::CONFLICT);
+}
+
+/// By the status of a pod its node reaches claims, and by the status of a claim everybody hears of the volume: of both a node
+/// writes what it knows, and nothing that gives it more.
+#[tokio::test]
+async fn a_node_gives_itself_no_claims() {
+    let server = cluster().await;
+    let own = node("n1");
+    let pod = json!({"metadata": {"name": "claims"}, "spec": {"nodeName": "n1",
+        "containers": [{"name": "c", "image": "x:1", "resources": {"claims": [{"name": "a"}]}}],
+        "resourceClaims": [{"name": "a", "resourceClaimTemplateName": "t"}]}});
+    let made = server.admin_ask(Method::POST, PODS, &pod).await;
+    assert_eq!(made.0, StatusCode::CREATED, "{}", made.1);
+    let status = format!("{PODS}/claims/status");
+    let given = json!({"status": {"resourceClaimStatuses": [{"name": "a", "resourceClaimName": "others"}]}});
+    expect(&server, &own, Method::PATCH, &status, given.clone(), 403).await;
+    let given_too = json!({"status": {"extendedResourceClaimStatus": {"resourceClaimName": "others",
+        "requestMappings": [{"containerName": "c", "resourceName": "example.com/a", "requestName": "r"}]}}});
+    expect(&server, &own, Method::PATCH, &status, given_too, 403).await;
+    // The control: whose business it is may say it, and the node then goes on with its own.
+    assert_eq!(server.admin_ask(Method::PATCH, &status, &given).await.0, StatusCode::OK);
+    expect(&server, &own, Method::PATCH, &status, json!({"status": {"phase": "Running"}}), 200).await;
+    let claims = "/api/v1/namespaces/default/persistentvolumeclaims";
+    let claim = json!({"metadata": {"name": "disk"}, "spec": {"accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": "1Gi"}}}});
+    assert_eq!(server.admin_ask(Method::POST, claims, &claim).await.0, StatusCode::CREATED);
+    let pod = json!({"metadata": {"name": "keeper"}, "spec": {"nodeName": "n1", "containers": [{"name": "c", "image": "x:1"}],
+        "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "disk"}}]}});
+    assert_eq!(server.admin_ask(Method::POST, PODS, &pod).await.0, StatusCode::CREATED);
+    let status = format!("{claims}/disk/status");
+    let grown = json!({"status": {"capacity": {"storage": "2Gi"}}});
+    expect(&server, &own, Method::PATCH, &status, grown, 200).await;
+    for more in [
+        json!({"metadata": {"labels": {"a": "b"}}}),
+        json!({"metadata": {"annotations": {"a": "b"}}}),
+        json!({"status": {"phase": "Lost"}}),
+    ] {
+        expect(&server, &own, Method::PATCH, &status, more, 403).await;
+    }
+}
+
 #[tokio::test]
 async fn a_node_records_events_and_requests_node_certificates() {
     let server = cluster().await;

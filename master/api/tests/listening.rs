@@ -146,6 +146,34 @@ async fn a_server_with_its_hands_full_says_so_and_stays_healthy() {
 }
 
 #[tokio::test]
+async fn strangers_of_one_network_leave_room_for_those_who_are_known() {
+    let limits = ServeOptions { strangers: 2, ..ServeOptions::default() };
+    let server = Server::start(Options::default(), limits).await;
+    let mut strangers = [server.connect(None).await, server.connect(None).await];
+    for stranger in &mut strangers {
+        assert_eq!(stranger.ask(Method::GET, "/livez", "").await.0, StatusCode::OK);
+    }
+    let mut third = server.stream(server.client_tls(None, b"http/1.1")).await.unwrap();
+    let ended = tokio::time::timeout(PATIENCE, third.read(&mut [0; 1])).await.expect("a third is closed");
+    assert!(matches!(ended, Ok(0) | Err(_)), "{ended:?}");
+    let mut admin = server.connect(Some(&server.admin_identity())).await;
+    assert_eq!(admin.ask(Method::GET, "/api/v1/nodes", "").await.0, StatusCode::OK);
+    drop(strangers);
+    let again = async {
+        loop {
+            let mut stream = server.stream(server.client_tls(None, b"http/1.1")).await.unwrap();
+            stream.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.ok();
+            let mut answer = Vec::new();
+            if stream.read_to_end(&mut answer).await.is_ok_and(|_| answer.starts_with(b"HTTP/1.1 200")) {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, again).await.expect("their room comes back");
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn headers_without_end_and_silent_clients_are_dropped() {
     let limits = ServeOptions {
         handshake: Duration::from_millis(300),

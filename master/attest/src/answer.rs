@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use config_attest::Code;
-use config_attest::wire::{Problem, TOO_LONG};
+use config_attest::wire::{self, Problem};
 use http::{HeaderValue, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use master_api::{Body, BoxFuture, body};
@@ -21,27 +21,16 @@ pub(crate) async fn read<T: DeserializeOwned>(incoming: Body, limit: usize, time
         Ok(Err(error)) if error.is::<LengthLimitError>() => return Err(too_large(limit)),
         Ok(Err(_)) | Err(_) => return Err(Answer::problem(Code::Malformed, "the body did not come in")),
     };
-    serde_json::from_slice(&bytes).map_err(|error| {
-        let text = error.to_string();
-        let code = if text.contains(TOO_LONG) { Code::TooLarge } else { Code::Malformed };
-        Answer::problem(code, &text)
-    })
+    wire::parse(&bytes).map_err(|error| Answer::problem(wire::code_of(&error), &error.to_string()))
 }
 
-/// Lets a body pass that nobody wants, so that its sender can hear why, and keeps nothing of it.
-pub(crate) async fn discard(incoming: Body, limit: usize) -> Result<(), Answer> {
+/// Lets a body pass that nobody wants, so that its sender can hear why, and keeps nothing of it. Whoever is refused without a
+/// look at the body is refused for that, however the body ends: beyond `limit` octets the rest is not waited for.
+pub(crate) async fn discard(incoming: Body, limit: usize) {
     let mut incoming = Limited::new(incoming, limit);
-    let pass = async {
-        while let Some(frame) = incoming.frame().await {
-            match frame {
-                Ok(_) => {}
-                Err(error) if error.is::<LengthLimitError>() => return Err(too_large(limit)),
-                Err(_) => break,
-            }
-        }
-        Ok(())
-    };
-    tokio::time::timeout(BODY_TIME, pass).await.unwrap_or(Ok(()))
+    let pass = async { while let Some(Ok(_)) = incoming.frame().await {} };
+    // A body that is late has had its time.
+    tokio::time::timeout(BODY_TIME, pass).await.ok();
 }
 
 fn too_large(limit: usize) -> Answer {

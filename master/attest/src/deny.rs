@@ -1,9 +1,10 @@
 //! Who is shut out although the certificate is still valid: derived from the Machines, so it survives every restart.
 
+use config_kube::identity::node_of_user;
 use config_kube::{Machine, MachineState};
 use master_api::{DenyList, Peer, UserInfo};
 use master_ca::NodeExtension;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
@@ -33,6 +34,8 @@ impl Standing {
         }
         match status.state {
             MachineState::Untrusted => Self::Untrusted(status.reason.clone()),
+            // What an admin issued ends with the word that made it good; of its own it has proved nothing yet.
+            MachineState::Pending if !machine.spec.is_static => Self::Admitted(Some(String::new())),
             MachineState::Pending | MachineState::Trusted | MachineState::Unproven | MachineState::Suspect => {
                 Self::Admitted(status.node_key.clone())
             }
@@ -56,12 +59,15 @@ struct Standings {
     machines: HashMap<String, (String, Standing)>,
     /// Nodes of which every Machine is shut out, and why.
     nodes: HashMap<String, String>,
+    /// Nodes that are Machines'.
+    taken: HashSet<String>,
 }
 
 impl Standings {
     /// Counts anew; a node has one Machine, and for a moment two where an admin makes another one.
     fn recount(&mut self) {
         self.nodes.clear();
+        self.taken = self.machines.values().map(|(node, _)| node.clone()).collect();
         for (node, standing) in self.machines.values() {
             if let Some(why) = standing.shut_out() {
                 self.nodes.insert(node.clone(), why);
@@ -78,7 +84,8 @@ impl Standings {
 /// The deny list.
 ///
 /// Guarantee: a certificate with a node extension is let pass only while its Machine is in the inventory, not retired, not
-/// Untrusted and not another board, and only over the node key of its last proof; nothing that is bound to a node passes
+/// Untrusted and not another board, and only over the node key of its last proof; one without it, as an ordinary kubelet has,
+/// only while no Machine has its name; nothing that is bound to a node passes
 /// while the node is shut out; and no certificate is let pass after its end. Assumption: the list was filled once before
 /// the API serves.
 #[derive(Debug)]
@@ -96,6 +103,8 @@ struct Noted {
     end: Option<u64>,
     /// The Machine that it was issued to, where it is a node's.
     machine: Option<String>,
+    /// The node that its subject names.
+    node: Option<String>,
     /// `sha256:<hex>` of its SubjectPublicKeyInfo.
     key: String,
 }
@@ -107,9 +116,13 @@ impl Noted {
     fn of(certificate: &[u8]) -> Self {
         let parsed = X509Certificate::from_der(certificate).ok().map(|(_, parsed)| parsed);
         let end = parsed.as_ref().map(|parsed| u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or(0));
+        let subject = parsed.as_ref().and_then(|parsed| {
+            parsed.subject().iter_common_name().next().and_then(|name| name.as_str().ok()).map(str::to_owned)
+        });
+        let node = subject.as_deref().and_then(node_of_user).map(str::to_owned);
         let key = parsed.map(|parsed| master_ca::spki_hash(parsed.public_key().raw)).unwrap_or_default();
         let machine = NodeExtension::of_certificate(certificate).map(|extension| extension.machine_uid);
-        Self { end, machine, key }
+        Self { end, machine, node, key }
     }
 
     fn expired(&self, now: SystemTime) -> bool {
@@ -151,15 +164,20 @@ impl MachineDenyList {
         if make(&mut standings.machines) {
             standings.recount();
             drop(standings);
-            self.changed.send_modify(|version| *version += 1);
+            self.look_again();
         }
+    }
+
+    /// Has listeners look again, as something else changed by which they judge.
+    pub fn look_again(&self) {
+        self.changed.send_modify(|version| *version += 1);
     }
 
     /// Has listeners look again from time to time, so that an open watch ends with the certificate that it stands on.
     pub(crate) async fn tick(&self) {
         loop {
             tokio::time::sleep(LOOK_AGAIN).await;
-            self.changed.send_modify(|version| *version += 1);
+            self.look_again();
         }
     }
 
@@ -207,7 +225,27 @@ impl MachineDenyList {
             // TLS looked at the handshake; a connection lives on.
             return Some("the certificate has expired".to_owned());
         }
-        self.verdict(noted.machine.as_ref()?, &noted.key)
+        match &noted.machine {
+            Some(uid) => self.verdict(uid, &noted.key),
+            None => self.of_no_proof(noted.node.as_deref()?),
+        }
+    }
+
+    /// Why a node's serving certificate is none of its own; none where it is.
+    pub fn serving_denied(&self, node: &str, certificate: &[u8]) -> Option<String> {
+        let Some(uid) = NodeExtension::of_certificate(certificate).map(|extension| extension.machine_uid) else {
+            return self.of_no_proof(node);
+        };
+        match self.standings.read().unwrap_or_else(PoisonError::into_inner).machines.get(&uid) {
+            Some((own, standing)) if own == node => standing.shut_out(),
+            Some(_) | None => Some("the certificate is of a machine that the node is not".to_owned()),
+        }
+    }
+
+    /// Why a certificate that no machine's proof led to does not speak for a node.
+    fn of_no_proof(&self, node: &str) -> Option<String> {
+        let taken = self.standings.read().unwrap_or_else(PoisonError::into_inner).taken.contains(node);
+        taken.then(|| format!("node {node} is a Machine's, and the certificate is of no proof of that machine"))
     }
 }
 
@@ -248,6 +286,33 @@ mod tests {
         retired.spec.retired = true;
         list.set(&retired);
         assert!(list.verdict("a", "").is_some());
+    }
+
+    /// A certificate that an ordinary kubelet was given speaks for its name only until that is a Machine's.
+    #[test]
+    fn what_no_proof_led_to_does_not_speak_for_a_machines_node() {
+        let list = MachineDenyList::default();
+        assert_eq!(list.of_no_proof("a"), None);
+        list.set(&machine("a", MachineState::Trusted));
+        assert!(list.of_no_proof("a").unwrap().contains("no proof"));
+        assert_eq!(list.of_no_proof("b"), None);
+        assert!(list.serving_denied("a", b"no certificate").is_some());
+        assert_eq!(list.serving_denied("b", b"no certificate"), None);
+    }
+
+    /// What was issued to a static machine counts while it is static, and the last of it alone.
+    #[test]
+    fn issued_certificates_end_with_the_word_that_made_them_good() {
+        let list = MachineDenyList::default();
+        let mut object = machine("a", MachineState::Pending);
+        object.spec.is_static = true;
+        object.status.get_or_insert_default().node_key = Some("sha256:aa".to_owned());
+        list.set(&object);
+        assert_eq!(list.verdict("a", "sha256:aa"), None);
+        assert!(list.verdict("a", "sha256:99").is_some(), "an earlier one");
+        object.spec.is_static = false;
+        list.set(&object);
+        assert!(list.verdict("a", "sha256:aa").is_some());
     }
 
     /// Another board under the same name: what the old one holds is worth nothing, before and after the new one's proof.
@@ -299,7 +364,7 @@ mod tests {
             assert!(noted.end.is_none() && noted.machine.is_none() && !noted.expired(SystemTime::now()));
         }
         assert!(list.noted.read().unwrap().len() <= NOTED);
-        let ended = Noted { end: Some(5), machine: None, key: String::new() };
+        let ended = Noted { end: Some(5), machine: None, node: None, key: String::new() };
         assert!(ended.expired(SystemTime::now()) && !ended.expired(SystemTime::UNIX_EPOCH));
     }
 

@@ -11,7 +11,7 @@ use crate::error::chain;
 use crate::exchanges::Exchanges;
 use crate::inventory::Inventory;
 use crate::journal::Journal;
-use crate::limit::{Limiter, Rate, network};
+use crate::limit::{Limiter, Rate};
 use crate::policy::{Judgement, Policy, Ruling, judge, policy_of};
 use crate::queue;
 use crate::ring::{Entry, Ring};
@@ -20,7 +20,7 @@ use crate::waiting::Waiting;
 use crate::{record, ring};
 use config_attest::policy::CheckedRule;
 use config_attest::release::KnownRelease;
-use config_attest::sessions::{Limits, Sessions};
+use config_attest::sessions::{HalfOpen, Limits, Sessions};
 use config_attest::verifier::{
     Approval, Claimant, Judged, Pending, Reference, RenewingPeer, Shown, UnprovenPending, Verified, check_evidence,
     check_hello, check_renewal,
@@ -31,8 +31,9 @@ use config_kube::identity::node_of_user;
 use config_kube::policy::DryRun;
 use config_kube::{CertificatePolicySpec, Machine};
 use jiff::Timestamp;
-use master_api::{Body, Client, Peer, Recorder};
+use master_api::{Body, Client, Peer, Recorder, network};
 use master_ca::{Authority, NodeExtension};
+use serde::de::DeserializeOwned;
 use std::hash::{BuildHasher as _, RandomState};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -134,12 +135,9 @@ impl Desk {
         if let Err(answer) = self.admit_rate(peer) {
             return answer;
         }
-        let Some(renewing) = renewing_peer(peer) else {
-            if let Err(answer) = answer::discard(incoming, MAX_HELLO_BODY).await {
-                return answer;
-            }
-            self.refuse(peer, &Refusal::anonymous(Code::RenewalIdentity)).await;
-            return Answer::refused();
+        let (renewing, incoming) = match self.renewing(incoming, peer).await {
+            Ok(both) => both,
+            Err(answer) => return answer,
         };
         self.open(incoming, peer, |hello, reference, channel, now| {
             check_renewal(hello, &renewing, reference, channel, now)
@@ -188,28 +186,46 @@ impl Desk {
         if let Err(answer) = self.admit_rate(peer) {
             return answer;
         }
-        let (left, taken) = {
-            let (mut sessions, now) = (self.sessions.lock().unwrap_or_else(PoisonError::into_inner), self.ticks());
-            (sessions.left(session, now), sessions.take(session, now))
-        };
-        // Taken before the body is read: one that answers no challenge is not kept in memory, and of one session there is
-        // never more than one.
-        let pending = match taken {
-            Ok(pending) => pending,
-            Err(code) => {
-                if let Err(answer) = answer::discard(incoming, MAX_EVIDENCE_BODY).await {
-                    return answer;
-                }
-                self.refuse(peer, &Refusal::anonymous(code)).await;
-                return Answer::refused();
-            }
-        };
-        let evidence: Evidence = match answer::read(incoming, MAX_EVIDENCE_BODY, Duration::from_secs(left)).await {
-            Ok(evidence) => evidence,
+        let (pending, evidence) = match self.claim(&self.sessions, session, incoming, MAX_EVIDENCE_BODY, peer).await {
+            Ok(both) => both,
             Err(answer) => return answer,
         };
         let Some(channel) = self.channel(peer) else { return no_exporter() };
         Box::pin(self.conclude(pending, &evidence, &channel, peer, SystemTime::now())).await
+    }
+
+    /// Takes a session and reads its evidence, in this order: a body that answers no challenge is not kept in memory, and of
+    /// one session there is never more than one.
+    pub(crate) async fn claim<P: HalfOpen, E: DeserializeOwned>(
+        &self,
+        sessions: &Mutex<Sessions<P>>,
+        session: &SessionId,
+        incoming: Body,
+        most: usize,
+        peer: &Peer,
+    ) -> Result<(P, E), Answer> {
+        let (left, taken) = {
+            let (mut sessions, now) = (sessions.lock().unwrap_or_else(PoisonError::into_inner), self.ticks());
+            (sessions.left(session, now), sessions.take(session, now))
+        };
+        match taken {
+            Ok(pending) => Ok((pending, answer::read(incoming, most, Duration::from_secs(left)).await?)),
+            Err(code) => {
+                answer::discard(incoming, most).await;
+                self.refuse(peer, &Refusal::anonymous(code)).await;
+                Err(Answer::refused())
+            }
+        }
+    }
+
+    /// The certificate by which a renewal's caller is known. One who shows none is refused without a look at what it sends.
+    pub(crate) async fn renewing(&self, incoming: Body, peer: &Peer) -> Result<(RenewingPeer, Body), Answer> {
+        if let Some(renewing) = renewing_peer(peer) {
+            return Ok((renewing, incoming));
+        }
+        answer::discard(incoming, MAX_HELLO_BODY).await;
+        self.refuse(peer, &Refusal::anonymous(Code::RenewalIdentity)).await;
+        Err(Answer::refused())
     }
 
     async fn conclude(

@@ -2,12 +2,12 @@
 
 use crate::record::timestamp;
 use crate::{node, record};
-use config_kube::Machine;
 use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use config_kube::k8s_openapi::api::core::v1::Node;
 use config_kube::machine::CertificateRef;
+use config_kube::{Machine, MachineState};
 use master_api::{ApiError, Client, ListParams};
-use master_ca::{Authority, Error, Issued, StaticKind, StaticRequest};
+use master_ca::{Authority, Error, Issued, StaticKind, StaticRequest, spki_hash, spki_of};
 use std::time::SystemTime;
 
 /// What every static machine says of itself, wherever a person looks.
@@ -49,8 +49,11 @@ async fn record(client: &Client, machine: &Machine, issued: &Issued, now: System
     let until = timestamp(issued.not_after);
     status.certificate = Some(CertificateRef { serial: issued.serial.clone(), not_after: until.to_string() });
     status.bound_ek = object.spec.ek.hashes.first().cloned();
-    // Its key is none that a proof told of.
-    status.node_key = None;
+    // What was issued before, or admitted by a proof, ends with it.
+    status.node_key = issued.chain().first().and_then(|leaf| spki_of(leaf)).map(|spki| spki_hash(&spki));
+    if status.state != MachineState::Untrusted {
+        status.state = MachineState::Pending;
+    }
     status.message = format!("{NOTHING_PROVEN}; its certificates end at {until}");
     record::condition(status, false, "Static", NOTHING_PROVEN, now);
     client.update_status(&object).await.map(drop)

@@ -307,6 +307,26 @@ fn deeds(old: Option<&Machine>, new: Option<&Machine>) -> Vec<Deed> {
     if old.config_digests != new.config_digests {
         deeds.push(("Configuration", format!("it may boot with: {}", new.config_digests.join(", "))));
     }
+    match (old.is_static, new.is_static) {
+        (false, true) => {
+            deeds.push(("Static", "it joins by certificates that an admin issues, and proves nothing".to_owned()));
+        }
+        (true, false) => {
+            deeds.push(("NotStatic", "it joins by its own proof; what was issued to it has ended".to_owned()));
+        }
+        (true, true) | (false, false) => {}
+    }
+    match (old.insecure_no_tpm, new.insecure_no_tpm) {
+        (false, true) => deeds.push(("NoTpm", "it is one without a TPM, which proves nothing".to_owned())),
+        (true, false) => deeds.push(("Tpm", "it has a TPM, and joins by its proof".to_owned())),
+        (true, true) | (false, false) => {}
+    }
+    if old.node_name != new.node_name {
+        deeds.push((
+            "NodeName",
+            format!("its node is {}", new.node_name.as_deref().unwrap_or("called as the machine is")),
+        ));
+    }
     deeds
 }
 

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::net::{IpAddr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 /// How fast something may go on.
@@ -44,14 +43,6 @@ pub(crate) struct Limiter<C> {
 /// Most callers that are remembered; beyond it the ones that rested longest are forgotten.
 const CALLERS: usize = 4096;
 
-/// Who counts as one: an IPv4 address, or a network of IPv6 as one customer gets it.
-pub(crate) fn network(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
-        address @ IpAddr::V4(_) => address,
-    }
-}
-
 impl<C: Hash + Eq> Limiter<C> {
     /// Limits for each caller, and for all together.
     pub(crate) fn new(each: Rate, all: Rate, now: Instant) -> Self {
@@ -87,6 +78,7 @@ impl<C: Hash + Eq> Limiter<C> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::IpAddr;
 
     fn address(n: u32) -> IpAddr {
         IpAddr::from(n.to_be_bytes())
@@ -105,15 +97,6 @@ mod tests {
         assert!(limiter.admit(address(2), start));
         assert!(limiter.admit(address(1), start + Duration::from_secs(1)));
         assert!(!limiter.admit(address(1), start + Duration::from_secs(1)));
-    }
-
-    #[test]
-    fn a_network_of_ipv6_is_one_caller() {
-        let of = |text: &str| network(text.parse().unwrap());
-        assert_eq!(of("2001:db8:1:2::1"), of("2001:db8:1:2:ffff::2"));
-        assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
-        assert_ne!(of("192.0.2.1"), of("192.0.2.2"));
-        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
     }
 
     #[test]

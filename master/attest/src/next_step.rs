@@ -29,7 +29,7 @@ const STEPS: &[(&[Code], &str)] = &[
     ),
     (
         &[Code::ImageConcurrency],
-        "boot the newest image, or raise maxConcurrent: kubectl edit certificatepolicy cluster; the machine tries again by itself",
+        "boot the newest image of its role, or raise images.maxConcurrent: kubectl edit certificatepolicy cluster; the machine tries again by itself",
     ),
     (
         &[Code::ConfigNotMeasured, Code::ConfigEvent, Code::ConfigChanged],

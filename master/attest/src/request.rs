@@ -1,7 +1,7 @@
 //! CertificateSigningRequest objects of verified nodes: the record of what was signed, and for whom.
 
 use config_kube::PolicyName;
-use config_kube::identity::{NODE_CLIENT_SIGNER, NODE_SERVING_SIGNER};
+use config_kube::identity::{ATTESTATION_USER, NODE_CLIENT_SIGNER, NODE_SERVING_SIGNER};
 use config_kube::k8s_openapi::ByteString;
 use config_kube::k8s_openapi::api::certificates::v1::{
     CertificateSigningRequest, CertificateSigningRequestCondition, CertificateSigningRequestSpec,
@@ -105,7 +105,11 @@ pub(crate) async fn prune(client: &Client, machine: &str) -> Result<(), ApiError
     let params = ListParams { labels: Some(format!("{MACHINE_LABEL}={machine}")), ..ListParams::default() };
     let list = client.list::<CertificateSigningRequest>(None, &params).await?;
     for signer in [NODE_CLIENT_SIGNER, NODE_SERVING_SIGNER] {
-        let mut own: Vec<_> = list.items.iter().filter(|object| object.spec.signer_name == signer).collect();
+        // Whoever may ask for a certificate may set any label: only what was written here is counted, and dropped.
+        let written = |object: &&CertificateSigningRequest| {
+            object.spec.signer_name == signer && object.spec.username.as_deref() == Some(ATTESTATION_USER)
+        };
+        let mut own: Vec<_> = list.items.iter().filter(written).collect();
         own.sort_by_key(|object| std::cmp::Reverse(revision(object)));
         for old in own.into_iter().skip(KEPT) {
             let name = old.metadata.name.as_deref().unwrap_or_default();

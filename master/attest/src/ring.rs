@@ -1,8 +1,8 @@
 //! Refusals and verdicts as NodeAttestation objects: a bounded ring with a time to live, written at a bounded rate.
 //!
 //! Nothing that an unproven caller does costs more than this: what it leaves behind waits in a queue of its own for the
-//! writer's pace, and a full queue drops the record and counts it. What was proven waits in another queue, so that a
-//! flood of strangers never hides the verdict on a Machine.
+//! writer's pace, and a full queue drops the record and counts it. What was proven waits in another queue and is kept in
+//! another ring, so that a flood of strangers never hides the verdict on a Machine.
 
 use crate::limit::Rate;
 use crate::record::timestamp;
@@ -19,7 +19,7 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-/// Most objects in the ring.
+/// Most objects of strangers, and most of proven machines.
 pub(crate) const RING: usize = 256;
 /// How long an object stays.
 pub(crate) const KEEP: Duration = Duration::from_secs(24 * 3600);
@@ -120,10 +120,33 @@ pub(crate) struct RingWriter {
     proven: mpsc::Receiver<Entry>,
     strangers: mpsc::Receiver<Entry>,
     client: Client,
-    /// Name and expiry, oldest first.
-    present: VecDeque<(String, jiff::Timestamp)>,
+    present: Present,
     pace: Pace,
     dropped: Arc<AtomicU64>,
+}
+
+/// The objects that are there: name and expiry, oldest first, of strangers and of proven machines apart.
+#[derive(Debug, Default)]
+struct Present {
+    proven: VecDeque<(String, jiff::Timestamp)>,
+    strangers: VecDeque<(String, jiff::Timestamp)>,
+}
+
+impl Present {
+    fn of(&mut self, status: Option<&NodeAttestationStatus>) -> &mut VecDeque<(String, jiff::Timestamp)> {
+        if status.is_some_and(|status| status.machine.is_some()) { &mut self.proven } else { &mut self.strangers }
+    }
+
+    /// Takes out what is too much, or past its time.
+    fn surplus(&mut self, now: jiff::Timestamp) -> Vec<String> {
+        let mut names = Vec::new();
+        for ring in [&mut self.proven, &mut self.strangers] {
+            while ring.len() > RING || ring.front().is_some_and(|(_, expires)| *expires <= now) {
+                names.extend(ring.pop_front().map(|(name, _)| name));
+            }
+        }
+        names
+    }
 }
 
 /// Both ends.
@@ -135,7 +158,7 @@ pub(crate) fn ring(client: Client) -> (Ring, RingWriter) {
         proven: proven_end,
         strangers: strangers_end,
         client,
-        present: VecDeque::new(),
+        present: Present::default(),
         pace: Pace::full(Instant::now()),
         dropped: dropped.clone(),
     };
@@ -204,16 +227,16 @@ impl RingWriter {
     async fn take_stock(&mut self) {
         match self.client.list::<NodeAttestation>(None, &ListParams::default()).await {
             Ok(list) => {
-                let mut found: Vec<(jiff::Timestamp, String)> = list
-                    .items
-                    .into_iter()
-                    .filter_map(|object| {
-                        let expires = object.status.and_then(|status| status.expires.parse().ok());
-                        Some((expires.unwrap_or(jiff::Timestamp::UNIX_EPOCH), object.metadata.name?))
-                    })
-                    .collect();
-                found.sort();
-                self.present = found.into_iter().map(|(expires, name)| (name, expires)).collect();
+                for object in list.items {
+                    let status = object.status.as_ref();
+                    let expires = status.and_then(|status| status.expires.parse().ok());
+                    let kept =
+                        (object.metadata.name.unwrap_or_default(), expires.unwrap_or(jiff::Timestamp::UNIX_EPOCH));
+                    self.present.of(status).push_back(kept);
+                }
+                for ring in [&mut self.present.proven, &mut self.present.strangers] {
+                    ring.make_contiguous().sort_by_key(|(_, expires)| *expires);
+                }
             }
             Err(error) => tracing::warn!(error = %error, "cannot list earlier attestations"),
         }
@@ -223,9 +246,7 @@ impl RingWriter {
         if let Err(error) = self.write(entry).await {
             tracing::warn!(error = %error, "cannot record an attestation");
         }
-        while self.present.len() > RING {
-            self.drop_oldest().await;
-        }
+        self.drop_surplus().await;
     }
 
     async fn write(&mut self, entry: Entry) -> Result<(), ApiError> {
@@ -234,7 +255,7 @@ impl RingWriter {
         object.metadata = ObjectMeta { generate_name: Some("attempt-".to_owned()), ..ObjectMeta::default() };
         let mut created = self.client.create(&object).await?;
         if let Some(name) = created.metadata.name.clone() {
-            self.present.push_back((name, expires));
+            self.present.of(Some(&entry.status)).push_back((name, expires));
         }
         created.status = Some(entry.status);
         self.client.update_status(&created).await.map(drop)
@@ -245,18 +266,16 @@ impl RingWriter {
         if dropped > 0 {
             tracing::warn!(dropped, "attestation records were dropped: they came faster than they are written");
         }
-        let now = jiff::Timestamp::now();
-        while self.present.front().is_some_and(|(_, expires)| *expires <= now) {
-            self.drop_oldest().await;
-        }
+        self.drop_surplus().await;
     }
 
-    async fn drop_oldest(&mut self) {
-        let Some((name, _)) = self.present.pop_front() else { return };
-        match self.client.delete::<NodeAttestation>(None, &name, &DeleteParams::default()).await {
-            Ok(()) => {}
-            Err(error) if error.is_not_found() => {}
-            Err(error) => tracing::warn!(error = %error, object = name, "cannot drop an old attestation"),
+    async fn drop_surplus(&mut self) {
+        for name in self.present.surplus(jiff::Timestamp::now()) {
+            match self.client.delete::<NodeAttestation>(None, &name, &DeleteParams::default()).await {
+                Ok(()) => {}
+                Err(error) if error.is_not_found() => {}
+                Err(error) => tracing::warn!(error = %error, object = name, "cannot drop an old attestation"),
+            }
         }
     }
 }
@@ -269,6 +288,22 @@ pub(crate) fn user() -> master_api::UserInfo {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// However many strangers come, the records of proven machines stay, and each ring keeps its newest.
+    #[test]
+    fn strangers_push_out_strangers_only() {
+        let mut present = Present::default();
+        let late = jiff::Timestamp::now() + KEEP;
+        let proven = NodeAttestationStatus { machine: Some("worker-1".to_owned()), ..NodeAttestationStatus::default() };
+        present.of(Some(&proven)).push_back(("verdict".to_owned(), late));
+        for count in 0..2 * RING {
+            present.of(None).push_back((format!("stranger-{count}"), late));
+        }
+        let gone = present.surplus(jiff::Timestamp::now());
+        assert_eq!((gone.len(), gone.first().map(String::as_str)), (RING, Some("stranger-0")));
+        assert_eq!((present.proven.len(), present.strangers.len()), (1, RING));
+        assert_eq!(present.surplus(late).len(), RING + 1);
+    }
 
     /// The burst passes at once, what comes after waits for its token, and no token is ever given twice.
     #[test]

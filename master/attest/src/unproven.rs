@@ -4,13 +4,13 @@
 use crate::admit::Requests;
 use crate::answer::{self, Answer, BODY_TIME};
 use crate::entropy::SystemEntropy;
-use crate::exchange::{Desk, address, no_exporter, renewing_peer, seconds};
+use crate::exchange::{Desk, address, no_exporter, seconds};
 use config_attest::unproven::{Evidence, Hello};
 use config_attest::verifier::{
     Reference, UnprovenAdmitted, UnprovenPending, check_unproven, check_unproven_hello, check_unproven_renewal,
 };
 use config_attest::wire::{MAX_HELLO_BODY, SessionId};
-use config_attest::{Channel, Code, Refusal};
+use config_attest::{Channel, Refusal};
 use master_api::{Body, Peer};
 use std::sync::PoisonError;
 use std::time::SystemTime;
@@ -18,14 +18,20 @@ use std::time::SystemTime;
 impl Desk {
     /// `POST /attest/v1/unproven`.
     pub(crate) async fn unproven_hello(&self, incoming: Body, peer: &Peer) -> Answer {
+        if let Err(answer) = self.admit_rate(peer) {
+            return answer;
+        }
         self.open_unproven(incoming, peer, check_unproven_hello).await
     }
 
     /// `POST /attest/v1/unproven-renewals`.
     pub(crate) async fn unproven_renewal(&self, incoming: Body, peer: &Peer) -> Answer {
-        let Some(renewing) = renewing_peer(peer) else {
-            self.refuse(peer, &Refusal::anonymous(Code::RenewalIdentity)).await;
-            return Answer::refused();
+        if let Err(answer) = self.admit_rate(peer) {
+            return answer;
+        }
+        let (renewing, incoming) = match self.renewing(incoming, peer).await {
+            Ok(both) => both,
+            Err(answer) => return answer,
         };
         self.open_unproven(incoming, peer, |hello, reference, channel, now| {
             check_unproven_renewal(hello, &renewing, reference, channel, now)
@@ -39,9 +45,6 @@ impl Desk {
         peer: &Peer,
         check: impl Fn(&Hello, &Reference<'_>, &Channel, u64) -> Result<UnprovenAdmitted, Box<Refusal>>,
     ) -> Answer {
-        if let Err(answer) = self.admit_rate(peer) {
-            return answer;
-        }
         let hello: Hello = match answer::read(incoming, MAX_HELLO_BODY, BODY_TIME).await {
             Ok(hello) => hello,
             Err(answer) => return answer,
@@ -64,20 +67,13 @@ impl Desk {
         if let Err(answer) = self.admit_rate(peer) {
             return answer;
         }
-        let evidence: Evidence = match answer::read(incoming, MAX_HELLO_BODY, BODY_TIME).await {
-            Ok(evidence) => evidence,
-            Err(answer) => return answer,
-        };
+        let (pending, evidence): (_, Evidence) =
+            match self.claim(&self.unproven, session, incoming, MAX_HELLO_BODY, peer).await {
+                Ok(both) => both,
+                Err(answer) => return answer,
+            };
         let Some(channel) = self.channel(peer) else { return no_exporter() };
-        let now = SystemTime::now();
-        let taken = self.unproven.lock().unwrap_or_else(PoisonError::into_inner).take(session, self.ticks());
-        match taken {
-            Ok(pending) => Box::pin(self.conclude_unproven(pending, &evidence, &channel, peer, now)).await,
-            Err(code) => {
-                self.refuse(peer, &Refusal::anonymous(code)).await;
-                Answer::refused()
-            }
-        }
+        Box::pin(self.conclude_unproven(pending, &evidence, &channel, peer, SystemTime::now())).await
     }
 
     async fn conclude_unproven(

@@ -1,5 +1,8 @@
-//! Who is let in by a client certificate: the cluster's roots of the moment, and the authorities of the configuration.
+//! Who is let in by a client certificate, and for how long: the cluster's roots of the moment, and the authorities of the
+//! configuration.
 
+use master_api::{DenyList, Peer, UserInfo};
+use master_attest::MachineDenyList;
 use master_ca::Authority;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::pki_types::{CertificateDer, UnixTime};
@@ -7,6 +10,7 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{ServerSessionMemoryCache, StoresServerSessions};
 use rustls::{DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureScheme};
 use std::sync::{Arc, PoisonError, RwLock};
+use tokio::sync::watch;
 
 /// Sessions that are kept for resumption.
 const SESSIONS: usize = 256;
@@ -92,6 +96,39 @@ impl ClientCertVerifier for Clients {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.current().map(|current| current.supported_verify_schemes()).unwrap_or_default()
+    }
+}
+
+/// Who is shut out while connected: by the Machines' deny list, or because the certificate by which it was let in ends with a
+/// root that counts no more.
+#[derive(Debug)]
+pub(crate) struct Doorman {
+    pub(crate) clients: Arc<Clients>,
+    pub(crate) machines: Arc<MachineDenyList>,
+}
+
+impl DenyList for Doorman {
+    fn denied(&self, user: &UserInfo, peer: &Peer) -> Option<String> {
+        let denied = self.machines.denied(user, peer);
+        let Some((leaf, above)) = peer.certificates.split_first() else { return denied };
+        denied.or_else(|| {
+            let still = peer.once_for(self.clients.authority.generation(), || {
+                self.clients.verify_client_cert(leaf, above, UnixTime::now()).is_ok()
+            });
+            (!still).then(|| {
+                "the certificate ends with a root that counts no more: connect anew, with one under the root \
+                              that does"
+                    .to_owned()
+            })
+        })
+    }
+
+    fn node_denied(&self, node: &str) -> Option<String> {
+        self.machines.node_denied(node)
+    }
+
+    fn changed(&self) -> watch::Receiver<u64> {
+        self.machines.changed()
     }
 }
 

@@ -2,6 +2,7 @@
 
 use config_kube::identity::node_user;
 use master_api::{BoxFuture, DialError, NodeDialer, NodeStream, NodeTarget};
+use master_attest::MachineDenyList;
 use master_ca::{Authority, Identity, profile};
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -20,6 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) struct Dialer {
     authority: Arc<Authority>,
+    machines: Arc<MachineDenyList>,
     means: Mutex<Option<Means>>,
 }
 
@@ -33,8 +35,8 @@ struct Means {
 
 impl Dialer {
     /// A dialer that trusts the authority's roots of the moment.
-    pub(crate) fn new(authority: Arc<Authority>) -> Result<Self, crate::Error> {
-        let dialer = Self { authority, means: Mutex::new(None) };
+    pub(crate) fn new(authority: Arc<Authority>, machines: Arc<MachineDenyList>) -> Result<Self, crate::Error> {
+        let dialer = Self { authority, machines, means: Mutex::new(None) };
         dialer.means().map(|_| dialer)
     }
 
@@ -66,7 +68,7 @@ impl Dialer {
         target: &NodeTarget,
     ) -> Result<Box<dyn NodeStream>, Box<dyn std::error::Error + Send + Sync>> {
         let Means { verifier, client: identity, .. } = self.means()?;
-        let verifier = NodeVerifier { inner: verifier, user: node_user(&target.name) };
+        let verifier = NodeVerifier { inner: verifier, node: target.name.clone(), machines: self.machines.clone() };
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut config = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&rustls::version::TLS13])?
@@ -98,11 +100,13 @@ impl NodeDialer for Dialer {
     }
 }
 
-/// The cluster's chain, a server's usage, and the node's own subject: an address may move, the attested name does not.
+/// The cluster's chain, a server's usage, and the node's own subject: an address may move, the attested name does not. Where
+/// the node is a Machine's, the certificate is that machine's.
 #[derive(Debug)]
 struct NodeVerifier {
     inner: Arc<WebPkiServerVerifier>,
-    user: String,
+    node: String,
+    machines: Arc<MachineDenyList>,
 }
 
 impl ServerCertVerifier for NodeVerifier {
@@ -117,8 +121,11 @@ impl ServerCertVerifier for NodeVerifier {
         let subject = X509Certificate::from_der(certificate).ok().and_then(|(_, parsed)| {
             parsed.subject().iter_common_name().next().and_then(|cn| cn.as_str().ok().map(str::to_owned))
         });
-        if subject.as_deref() != Some(self.user.as_str()) {
+        if subject.as_deref() != Some(node_user(&self.node).as_str()) {
             return Err(CertificateError::NotValidForName.into());
+        }
+        if let Some(why) = self.machines.serving_denied(&self.node, certificate) {
+            return Err(rustls::Error::General(why));
         }
         match self.inner.verify_server_cert(certificate, intermediates, name, ocsp, now) {
             // The chain was verified before the name is looked at; the subject is the name here.

@@ -1,6 +1,6 @@
 //! Builds everything, then starts it; at the end the listener drains first.
 
-use crate::clients::{Clients, Sessions};
+use crate::clients::{Clients, Doorman, Sessions};
 use crate::dialer::Dialer;
 use crate::discovery::{self, Publisher};
 use crate::rotation::{Paths, Rotator};
@@ -59,8 +59,9 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     let rotator = Rotator::new(authority.clone(), serving.clone(), service.clone(), admin, admin_key);
     let rotator = Arc::new(rotator);
     api.set_extensions(Arc::new(Paths { attestation: service.paths(), rotator: rotator.clone() }));
-    api.set_deny_list(service.deny_list());
-    api.set_node_dialer(Arc::new(Dialer::new(authority.clone())?));
+    let clients = Arc::new(api::clients(&settings, authority.clone())?);
+    api.set_deny_list(Arc::new(Doorman { clients: clients.clone(), machines: service.deny_list() }));
+    api.set_node_dialer(Arc::new(Dialer::new(authority.clone(), service.deny_list())?));
     if settings.cluster.admin_key.is_none() {
         let path = args.admin_kubeconfig.clone().unwrap_or_else(|| args.data.join("admin.kubeconfig"));
         kubeconfig::write(&path, &authority, settings.cluster.name.as_str(), listen)?;
@@ -69,7 +70,6 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
             "DEVELOPMENT: the configuration names no admin_key, so whoever reads this file is the admin"
         );
     }
-    let clients = api::clients(&settings, authority.clone())?;
     let own = discovery::endpoints(&settings.cluster.api_names, &ranges(&settings, listen).advertise, listen.port());
     operate(Parts { api, authority, serving, service, rotator, listener, clients, own }).await
 }
@@ -91,7 +91,7 @@ struct Parts {
     service: Arc<AttestationService>,
     rotator: Arc<Rotator>,
     listener: TcpListener,
-    clients: Clients,
+    clients: Arc<Clients>,
     /// Where nodes reach this master.
     own: Vec<config_model::format::Endpoint>,
 }
@@ -109,7 +109,7 @@ async fn operate(parts: Parts) -> Result<(), Error> {
     } else {
         tracing::info!("not bootstrapped: only health and bootstrap are served; run `pratique bootstrap`");
     }
-    let mut tls = master_api::tls_config(serving, Arc::new(clients)).map_err(Error::ApiTls)?;
+    let mut tls = master_api::tls_config(serving, clients).map_err(Error::ApiTls)?;
     tls.session_storage = Arc::new(Sessions::new(authority.clone()));
     let tls = Arc::new(tls);
     tracing::info!(address = %listener.local_addr().map(|a| a.to_string()).unwrap_or_default(), pins = authority.pins().join(" "), "serving");

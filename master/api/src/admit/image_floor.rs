@@ -1,12 +1,36 @@
 //! The lowest SVN that a CertificatePolicy admits rises by an ordinary write and falls only by one that says so: no
-//! plugin, as it can't be switched off.
+//! plugin, as it can't be switched off. What a rule asked for stays known, in an annotation, when the rule is gone or leaves
+//! the decision to somebody else, so that no detour lowers it.
 
 use super::{Operation, Request};
 use crate::error::ApiError;
 use crate::object::meta_text;
-use crate::validate::{Fields, items, object};
-use config_kube::identity::{GROUP, LOWER_SVN};
-use serde_json::Value;
+use crate::validate::{Fields, items, object, object_mut};
+use crate::verbs::Call;
+use config_kube::identity::{FLOORS, GROUP, LOWER_SVN};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// Floors that are remembered of one policy: those of its rules, and the highest of what else there was.
+const MOST: usize = 64;
+/// What the annotation says before the policy is deleted.
+const ALL: &str = "all";
+
+/// Notes the floors of a policy's rules beside those that were there before.
+pub(super) fn remember(call: &Call, new: &mut Fields, old: Option<&Fields>) {
+    if call.kind.group != GROUP || call.kind.plural != "certificatepolicies" {
+        return;
+    }
+    let floors = merged(new, old);
+    let Some(metadata) = object_mut(new, "metadata") else { return };
+    let text = Value::from(json!(floors).to_string());
+    match object_mut(metadata, "annotations") {
+        Some(annotations) if floors.is_empty() => drop(annotations.remove(FLOORS)),
+        Some(annotations) => drop(annotations.insert(FLOORS.to_owned(), text)),
+        None if floors.is_empty() => {}
+        None => drop(metadata.insert("annotations".to_owned(), json!({ FLOORS: text }))),
+    }
+}
 
 /// Refuses a lower floor that nobody asked for in so many words.
 pub(super) fn check(request: &Request<'_>, new: &Fields) -> Result<(), ApiError> {
@@ -16,20 +40,40 @@ pub(super) fn check(request: &Request<'_>, new: &Fields) -> Result<(), ApiError>
     }
     let Some((rule, from, to)) = lowered(old, new) else { return Ok(()) };
     let wanted = format!("{rule}={to}");
-    let annotations = object(new, "metadata").and_then(|metadata| object(metadata, "annotations"));
-    let said = annotations.and_then(|annotations| annotations.get(LOWER_SVN)).and_then(Value::as_str);
-    if said == Some(wanted.as_str()) {
+    if annotation(new, LOWER_SVN) == Some(wanted.as_str()) {
         return Ok(());
     }
     let name = meta_text(new, "name");
     let why = format!(
-        "rule {rule:?} would admit images of SVN {to}, and admits none below {from} now: machines could go back to images \
-         whose faults are known. If this is meant: kubectl annotate certificatepolicy {name} --overwrite \
+        "rule {rule:?} would admit images of SVN {to}, and none below {from} were admitted until now: machines could go back \
+         to images whose faults are known. If this is meant: kubectl annotate certificatepolicy {name} --overwrite \
          {LOWER_SVN}={wanted}, and write it again"
     );
     Err(request.call.forbidden(name, &why))
 }
 
+/// Refuses to forget the floors with the policy: a new one would begin without them.
+pub(super) fn check_delete(request: &Request<'_>, fields: &Fields) -> Result<(), ApiError> {
+    let held = if request.writes(GROUP, "certificatepolicies") { known(fields) } else { BTreeMap::new() };
+    let Some((rule, floor)) = held.into_iter().max_by_key(|(_, floor)| *floor).filter(|(_, floor)| *floor > 1) else {
+        return Ok(());
+    };
+    if annotation(fields, LOWER_SVN) == Some(ALL) {
+        return Ok(());
+    }
+    let name = meta_text(fields, "name");
+    let why = format!(
+        "that no image below SVN {floor} is admitted (rule {rule:?}) would be forgotten with it. Write the new policy over it; \
+         or, if this is meant: kubectl annotate certificatepolicy {name} --overwrite {LOWER_SVN}={ALL}, and delete it again"
+    );
+    Err(request.call.forbidden(name, &why))
+}
+
+fn annotation<'a>(policy: &'a Fields, key: &str) -> Option<&'a str> {
+    object(object(policy, "metadata")?, "annotations")?.get(key)?.as_str()
+}
+
+/// The floors of the rules that hold one, by their names.
 fn floors(policy: &Fields) -> Vec<(&str, u64)> {
     let rules = object(policy, "spec").map_or(&[][..], |spec| items(spec, "rules"));
     let floor = |rule: &Value| rule.pointer("/images/minSvn").and_then(Value::as_u64).unwrap_or_default();
@@ -41,13 +85,31 @@ fn floors(policy: &Fields) -> Vec<(&str, u64)> {
         .collect()
 }
 
+/// The floors of the rules, and those that are remembered.
+fn known(policy: &Fields) -> BTreeMap<String, u64> {
+    let noted = annotation(policy, FLOORS).and_then(|text| serde_json::from_str(text).ok());
+    let mut known: BTreeMap<String, u64> = noted.unwrap_or_default();
+    known.extend(floors(policy).into_iter().map(|(name, floor)| (name.to_owned(), floor)));
+    known
+}
+
+fn merged(new: &Fields, old: Option<&Fields>) -> BTreeMap<String, u64> {
+    let own: BTreeMap<String, u64> = floors(new).into_iter().map(|(name, floor)| (name.to_owned(), floor)).collect();
+    let mut others: Vec<(String, u64)> = old.map(known).unwrap_or_default().into_iter().collect();
+    others.retain(|(name, _)| !own.contains_key(name));
+    others.sort_by_key(|(_, floor)| std::cmp::Reverse(*floor));
+    others.truncate(MOST.saturating_sub(own.len()));
+    own.into_iter().chain(others).collect()
+}
+
 /// The first rule with a lower floor: by its name, and for a new name by the lowest that there was.
 fn lowered<'a>(old: &Fields, new: &'a Fields) -> Option<(&'a str, u64, u64)> {
-    let before = floors(old);
-    let least = before.iter().map(|(_, floor)| *floor).min()?;
+    let known = known(old);
+    let in_force = floors(old).into_iter().map(|(_, floor)| floor).min();
+    let least = in_force.or_else(|| known.values().copied().min())?;
     floors(new).into_iter().find_map(|(name, floor)| {
-        let known = before.iter().find(|(other, _)| *other == name).map_or(least, |(_, floor)| *floor);
-        (floor < known).then_some((name, known, floor))
+        let before = known.get(name).copied().unwrap_or(least);
+        (floor < before).then_some((name, before, floor))
     })
 }
 
@@ -71,5 +133,39 @@ mod tests {
         assert_eq!(lowered(&old, &policy(&[("masters", 8)])), Some(("masters", 9, 8)));
         assert_eq!(lowered(&old, &policy(&[("others", 6)])), Some(("others", 7, 6)));
         assert_eq!(lowered(&old, &policy(&[("others", 7)])), None);
+    }
+
+    /// What the server keeps of a write: the policy with its floors noted.
+    fn kept(mut new: Fields, old: &Fields) -> Fields {
+        let floors = json!(merged(&new, Some(old))).to_string();
+        new.insert("metadata".to_owned(), json!({ "annotations": { FLOORS: floors } }));
+        new
+    }
+
+    #[test]
+    fn a_floor_is_known_after_a_detour_over_other_rules() {
+        let high = policy(&[("masters", 9), ("workers", 7)]);
+        let mut queue = policy(&[("workers", 7)]);
+        queue["spec"]["rules"][0]["policy"] = json!("queue");
+        let detour = kept(queue, &high);
+        assert_eq!(lowered(&high, &detour), None);
+        assert_eq!(lowered(&detour, &policy(&[("workers", 6)])), Some(("workers", 7, 6)));
+        assert_eq!(lowered(&detour, &policy(&[("others", 6)])), Some(("others", 7, 6)));
+        assert_eq!(lowered(&detour, &policy(&[("masters", 8)])), Some(("masters", 9, 8)));
+        assert_eq!(lowered(&detour, &policy(&[("workers", 7), ("masters", 9)])), None);
+        // A rule that was taken out alone comes back no lower either, and a floor that was lowered on purpose is the new one.
+        let fewer = kept(policy(&[("workers", 7)]), &high);
+        assert_eq!(lowered(&fewer, &policy(&[("masters", 7)])), Some(("masters", 9, 7)));
+        let consented = kept(policy(&[("workers", 3)]), &high);
+        assert_eq!(known(&consented)["workers"], 3);
+    }
+
+    #[test]
+    fn what_is_remembered_has_a_limit_and_loses_the_lowest() {
+        let many: Vec<(String, u64)> = (0..200).map(|svn| (format!("rule-{svn:03}"), svn)).collect();
+        let many: Vec<(&str, u64)> = many.iter().map(|(name, svn)| (name.as_str(), *svn)).collect();
+        let floors = merged(&policy(&[("workers", 1)]), Some(&policy(&many)));
+        assert_eq!((floors.len(), floors["workers"]), (MOST, 1));
+        assert!(floors.contains_key("rule-199") && !floors.contains_key("rule-100"), "{floors:?}");
     }
 }

@@ -127,6 +127,11 @@ pub(crate) trait Plugin: fmt::Debug + Send + Sync {
     /// Upstream's name, by which it is switched on and off.
     fn name(&self) -> &'static str;
 
+    /// Whether the caller may learn anything of a stored object that it would change: its refusals may quote it.
+    fn reach(&self, _call: &Call, _stored: &Fields) -> Result<(), ApiError> {
+        Ok(())
+    }
+
     /// Whether a write concerns it.
     fn concerns(&self, request: &Request<'_>) -> bool;
 
@@ -156,10 +161,16 @@ pub(crate) async fn create(call: &Call, fields: &mut Fields) -> Result<Admitted,
     requestor::stamp(call, fields);
     requestor::decided(call, fields, None);
     requestor::approved(call, fields, None);
+    image_floor::remember(call, fields, None);
     let request = Request { call, operation: Operation::Create, subresource: None, old: None };
     let admitted = admit(&request, fields).await?;
     escalation::check(call, fields, None).await?;
     Ok(admitted)
+}
+
+/// Before anything of a stored object is held against a change of it.
+pub(crate) fn reach(call: &Call, stored: &Fields) -> Result<(), ApiError> {
+    call.api.inner.admission.plugins().iter().try_for_each(|plugin| plugin.reach(call, stored))
 }
 
 /// A changed object, which plugins may change further.
@@ -172,6 +183,7 @@ pub(crate) async fn update(
     let request = Request { call, operation: Operation::Update, subresource, old: Some(old) };
     if subresource.is_none() {
         requestor::decided(call, new, Some(old));
+        image_floor::remember(call, new, Some(old));
     }
     requestor::approved(call, new, Some(old));
     let admitted = admit(&request, new).await?;
@@ -212,6 +224,7 @@ pub(crate) async fn delete(call: &Call, fields: &Fields) -> Result<Admitted, Api
             plugin.check(&request, fields, &mut admitted).await?;
         }
     }
+    image_floor::check_delete(&request, fields)?;
     crate::allocate::check_delete(&request, fields).await?;
     Ok(admitted)
 }

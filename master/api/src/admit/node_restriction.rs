@@ -6,7 +6,7 @@ use crate::error::ApiError;
 use crate::hooks::BoxFuture;
 use crate::object::{meta_text, metadata};
 use crate::registry::Subresource;
-use crate::validate::{Fields, get, items, object, text};
+use crate::validate::{Fields, get, items, object, object_mut, text};
 use crate::verbs::Call;
 use config_kube::identity;
 use serde_json::Value;
@@ -22,6 +22,13 @@ impl Plugin for NodeRestriction {
 
     fn concerns(&self, request: &Request<'_>) -> bool {
         request.call.user.node().is_some()
+    }
+
+    fn reach(&self, call: &Call, stored: &Fields) -> Result<(), ApiError> {
+        match call.user.node() {
+            Some(node) if call.kind.kind == "Pod" => own_pod(call, node, stored),
+            Some(_) | None => Ok(()),
+        }
     }
 
     fn check<'a>(
@@ -176,13 +183,44 @@ fn update(
                     return Err(call.forbidden(name, &format!("node {node:?} cannot update {key} through pod status")));
                 }
             }
+            // By these a pod reaches claims, and its node reads what they name: they are the control plane's to say.
+            let status = |fields: &Fields, key| object(fields, "status").map_or(Value::Null, |s| get(s, key).clone());
+            for key in ["resourceClaimStatuses", "extendedResourceClaimStatus"] {
+                if status(new, key) != status(old, key) {
+                    return Err(call.forbidden(name, &format!("node {node:?} cannot update {key} through pod status")));
+                }
+            }
             Ok(())
+        }
+        ("PersistentVolumeClaim", Some(Subresource::Status)) if claim_grown(new) != claim_grown(old) => {
+            let why = format!("node {node:?} can only say how large the volume is, and how its growing goes");
+            Err(call.forbidden(name, &why))
         }
         ("Lease", _) => own_lease(call, node, name, &call.target.namespace),
         ("CSINode", _) => own_csi_node(call, node, name),
         ("ResourceSlice", _) => own_slice(call, node, name, old, "update"),
         _ => Ok(()),
     }
+}
+
+/// A claim without what the node that mounts its volume tells of it.
+fn claim_grown(claim: &Fields) -> Fields {
+    let mut claim = claim.clone();
+    for key in ["managedFields", "resourceVersion"] {
+        object_mut(&mut claim, "metadata").map(|metadata| metadata.remove(key));
+    }
+    let told = [
+        "capacity",
+        "conditions",
+        "allocatedResources",
+        "allocatedResourceStatuses",
+        "modifyVolumeStatus",
+        "currentVolumeAttributesClassName",
+    ];
+    if let Some(status) = object_mut(&mut claim, "status") {
+        status.retain(|key, _| !told.contains(&key.as_str()));
+    }
+    claim
 }
 
 /// A node touches itself only, and neither its labels (some apart), nor its taints, nor the rest of its spec.

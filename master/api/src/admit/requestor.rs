@@ -27,7 +27,8 @@ pub(super) fn stamp(call: &Call, fields: &mut Fields) {
 }
 
 /// What an admin decides about a Machine.
-const DECISIONS: [&str; 5] = ["configDigests", "ek", "readmitUntil", "retired", "role"];
+const DECISIONS: [&str; 8] =
+    ["configDigests", "ek", "insecureNoTpm", "nodeName", "readmitUntil", "retired", "role", "static"];
 
 /// A Machine carries who decided last on whether it may join, and when; nobody says it for somebody else.
 pub(super) fn decided(call: &Call, fields: &mut Fields, old: Option<&Fields>) {

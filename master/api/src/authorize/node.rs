@@ -65,8 +65,11 @@ fn own_node(api: &ApiServer, node: &str, verb: &str, wanted: &Resource<'_>) -> A
             Some(extensions) => extensions.may_register(node),
             None => refused("nobody here admits machines"),
         },
-        ("" | "status", "update" | "patch") => Ok(()),
-        ("", "get" | "list" | "watch") if wanted.name == node => Ok(()),
+        // Of itself alone, here and not in admission only: a refused patch may quote the object.
+        ("" | "status", "update" | "patch") | ("", "get" | "list" | "watch") if wanted.name == node => Ok(()),
+        ("" | "status", "update" | "patch") => {
+            Err(format!("node '{node}' is not allowed to modify node '{}'", wanted.name))
+        }
         ("", "get" | "list" | "watch") if wanted.name.is_empty() => {
             Err(format!("node '{node}' cannot read all nodes, only its own Node object"))
         }

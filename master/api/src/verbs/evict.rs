@@ -32,6 +32,7 @@ pub(super) async fn evict(call: &Call, content: Body) -> Result<Response<Body>, 
     for _ in 0..TRIES {
         let entry = call.entry().await?;
         let mut pod = object::decode_kept(&call.kind, &entry)?;
+        admit::reach(call, &pod)?;
         delete::preconditions(call, &entry, &pod, &options)?;
         let admitted = admit::delete(call, &pod).await?;
         let mut ops = if free(&pod) { Vec::new() } else { pay(call, &pod).await? };

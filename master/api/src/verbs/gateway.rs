@@ -66,7 +66,7 @@ async fn ask(call: &Call, target: NodeTarget, request: Request<Body>) -> Result<
         .await
         .map_err(|error| unreachable("the node does not speak HTTP", &error))?;
     // The connection lives as long as its answer's body is read, and as the node is trusted; its task ends with it.
-    let api = call.api.clone();
+    let (api, user, peer) = (call.api.clone(), call.user.clone(), call.peer.clone());
     tokio::spawn(async move {
         // Cancel-safe: either end of the wait ends the connection.
         tokio::select! {
@@ -75,7 +75,7 @@ async fn ask(call: &Call, target: NodeTarget, request: Request<Body>) -> Result<
                     tracing::debug!(%error, node, "the connection to a node broke off");
                 }
             }
-            why = api.until_denied(|list| list.node_denied(&node)) => {
+            why = api.until_denied(|list| list.node_denied(&node).or_else(|| list.denied(&user, &peer))) => {
                 tracing::info!(node, why, "the connection to a node is cut");
             }
         }

@@ -5,6 +5,7 @@ use super::create::{make, warned};
 use super::managed::{Ownership, named_other};
 use super::update::{MODIFIED, TRIES, check_preconditions, write};
 use super::{Call, store_error};
+use crate::admit;
 use crate::decode::{self, Decoded};
 use crate::error::{ApiError, Reason};
 use crate::object::{self, meta_text};
@@ -38,6 +39,7 @@ pub(super) async fn patch(
     for _ in 0..TRIES {
         let entry = call.entry().await?;
         let old = object::decode_kept(&call.kind, &entry)?;
+        admit::reach(call, &old)?;
         check_preconditions(call, &entry, &old, &demanded, "")?;
         let mut before = old.clone();
         if patch.speaks_of(&["metadata", object::MANAGED]) {
@@ -100,6 +102,7 @@ async fn apply(call: &Call, subresource: Option<Subresource>, bytes: &Bytes) -> 
             }
         };
         let mut old = object::decode_kept(&call.kind, &entry)?;
+        admit::reach(call, &old)?;
         let live = object::take_managed(&mut old);
         let done = call.applied(&old, live.as_deref(), &config)?;
         let mut fields = done.object;

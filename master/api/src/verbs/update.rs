@@ -65,6 +65,7 @@ async fn replace(
             }
         };
         let old = object::decode_kept(&call.kind, &entry)?;
+        admit::reach(call, &old)?;
         check_preconditions(call, &entry, &old, &demanded, &uid)?;
         match write(call, subresource, &entry, old, fields.clone(), &ownership).await? {
             Some(response) => return Ok(response),

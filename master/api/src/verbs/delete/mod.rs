@@ -91,6 +91,7 @@ pub(super) async fn remove(
         let fetched = call.api.inner.store.get(key).await.map_err(store_error)?;
         let entry = fetched.entry.ok_or_else(|| call.not_found())?;
         let fields = object::decode_kept(&call.kind, &entry)?;
+        admit::reach(call, &fields)?;
         preconditions(call, &entry, &fields, options)?;
         let admitted = admit::delete(call, &fields).await?;
         warnings.extend(admitted.warnings);
