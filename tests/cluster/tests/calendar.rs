@@ -22,8 +22,8 @@ const BEGIN: u64 = 1_800_000_000;
 const CONFIG: &[u8] = b"version = 1\n";
 /// Noon of day 10.
 const NOON: u64 = 10 * DAY + DAY / 2;
-/// An outage: less than 60 % of a certificate's life.
-const OUTAGE: u64 = 1_000;
+/// An outage: 60 % of a certificate's life, but for a second.
+const OUTAGE: u64 = 1_079;
 
 /// A node: its machine, what its agent has in hand, and the certificate that it shows.
 struct NodeSim {
@@ -253,9 +253,9 @@ fn an_outage_longer_than_a_certificate_lapses_and_heals() {
     let mut cluster = Cluster::new();
     cluster.outages = (0..3).map(|part| 3_000 + part * OUTAGE).collect();
     let mut nodes = vec![cluster.joined("worker-1", "10.7.0.1", 0)];
-    run(&mut cluster, &mut nodes, 1, 5_900, |_, _, _| {});
-    assert!(!cluster.hears("worker-1", &nodes[0].chain, 5_900));
-    run(&mut cluster, &mut nodes, 5_900, 6_100, |_, _, _| {});
-    assert!(cluster.hears("worker-1", &nodes[0].chain, 6_100));
+    run(&mut cluster, &mut nodes, 1, 6_100, |_, _, _| {});
+    assert!(!cluster.hears("worker-1", &nodes[0].chain, 6_100));
+    run(&mut cluster, &mut nodes, 6_100, 6_400, |_, _, _| {});
+    assert!(cluster.hears("worker-1", &nodes[0].chain, 6_400));
     assert_eq!(nodes[0].joins, 2);
 }

@@ -63,14 +63,40 @@ impl Kubectl {
         params.distinguished_name = DistinguishedName::new();
         params.distinguished_name.push(DnType::OrganizationName, "system:nodes");
         params.distinguished_name.push(DnType::CommonName, format!("system:node:{name}"));
-        let pem = STANDARD.encode(params.serialize_request(&key).unwrap().pem().unwrap());
+        self.ask(&[format!("--token={token}")], name, (SIGNER, "client auth"), &params, &key);
+        key
+    }
+
+    /// Asks for a certificate for a use, as somebody.
+    fn ask(
+        &self,
+        credential: &[String],
+        name: &str,
+        (signer, usage): (&str, &str),
+        params: &CertificateParams,
+        key: &KeyPair,
+    ) {
+        let pem = STANDARD.encode(params.serialize_request(key).unwrap().pem().unwrap());
         let text = format!(
             "apiVersion: certificates.k8s.io/v1\nkind: CertificateSigningRequest\nmetadata: {{name: {name}}}\nspec:\n  \
-             request: {pem}\n  signerName: {SIGNER}\n  usages: [digital signature, client auth]\n"
+             request: {pem}\n  signerName: {signer}\n  usages: [digital signature, {usage}]\n"
         );
-        let output = self.apply(&[format!("--token={token}")], name, &text);
+        let output = self.apply(credential, name, &text);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        key
+    }
+
+    /// Waits for a condition of a request.
+    async fn until(&self, name: &str, condition: &str) {
+        let start = Instant::now();
+        let words = ["get", "csr", name, "-o", "jsonpath={.status.conditions[*].type}"];
+        while !self.admin(&words).contains(condition) {
+            assert!(start.elapsed() < LIMIT, "{}", self.admin(&["describe", "csr", name]));
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        assert!(
+            self.admin(&["get", "csr", name, "-o", "jsonpath={.status.certificate}"]).is_empty(),
+            "{name} is signed"
+        );
     }
 
     /// Waits for the certificate, and gives kubectl's words for it.
@@ -135,7 +161,17 @@ pub(crate) async fn an_ordinary_kubelet_gets_its_certificate_by_a_token_that_end
     }
     let own = node("kubelet-1", "kubernetes.io/os: linux");
     assert!(own.status.success(), "{own:?}");
+    serving_certificates(&kubectl, &credential).await;
     kubectl.admin(&["delete", "node", "kubelet-1"]);
+    // Its name becomes a machine's: from then on the certificate, which no proof led to, speaks for nobody.
+    let (machine, address) = (lab.stranger(), lab.site.address);
+    lab.list(&machine, "kubelet-1").await;
+    let start = Instant::now();
+    while kubectl.by(&credential, &["auth", "whoami"]).status.success() {
+        assert!(start.elapsed() < LIMIT, "an ordinary kubelet's certificate speaks for a Machine's node at {address}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    kubectl.admin(&["delete", "machine", "kubelet-1"]);
     // By a rule, which is a binding.
     bound("lab-approve", "system:certificates.k8s.io:certificatesigningrequests:nodeclient");
     let key = kubectl.request("abcdef.0123456789abcdef", "kubelet-2");
@@ -159,6 +195,33 @@ pub(crate) async fn an_ordinary_kubelet_gets_its_certificate_by_a_token_that_end
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     assert!(kubectl.admin(&names).contains("bootstrap-token-abcdef"), "one that has not ended is kept");
+}
+
+/// An ordinary kubelet's serving certificate waits for a person, is for its own names, and never for the API server's.
+async fn serving_certificates(kubectl: &Kubectl, credential: &[String]) {
+    let serving = ("kubernetes.io/kubelet-serving", "server auth");
+    for (name, dns, signed) in [("serving-1", "kubelet-1", true), ("serving-2", "kubernetes.default.svc", false)] {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(vec![dns.to_owned()]).unwrap();
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::OrganizationName, "system:nodes");
+        params.distinguished_name.push(DnType::CommonName, "system:node:kubelet-1");
+        kubectl.ask(credential, name, serving, &params, &key);
+        kubectl.admin(&["certificate", "approve", name]);
+        if signed {
+            kubectl.certificate(name, &key).await;
+        } else {
+            kubectl.until(name, "Failed").await;
+        }
+    }
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::OrganizationName, "system:nodes");
+    params.distinguished_name.push(DnType::CommonName, "system:node:kubelet-1");
+    kubectl.ask(credential, "client-denied", (SIGNER, "client auth"), &params, &key);
+    kubectl.admin(&["certificate", "deny", "client-denied"]);
+    kubectl.until("client-denied", "Denied").await;
 }
 
 /// A stolen token, and a person who looks at the name alone: the node of a Machine is made by the machine's own proof. The

@@ -27,6 +27,10 @@ fn names() -> Vec<Case> {
             "system:masters".clone_into(&mut machine.client_request.organization);
             nothing()
         }),
+        Case::proven("a subject with more in it", Code::CsrSubject, |_, machine| {
+            machine.client_request.unit = Some("operations".to_owned());
+            nothing()
+        }),
         Case::proven("another common name", Code::CsrCommonName, |_, machine| {
             "system:node:another".clone_into(&mut machine.client_request.common_name);
             nothing()
@@ -80,6 +84,10 @@ fn swaps() -> Vec<Case> {
         Case::proven("a client key that is not NK", Code::CsrKey, |_, machine| {
             // The hello names this request, so that its hash is the announced one.
             machine.nk = other_key();
+            nothing()
+        }),
+        Case::proven("a serving key that is NK", Code::CsrServingKey, |_, machine| {
+            machine.serving = machine.nk.clone();
             nothing()
         }),
         Case::anonymous("a request swapped between the steps", Code::CsrHash, |_, machine| {

@@ -78,12 +78,17 @@ impl Voices {
     }
 }
 
-/// A pod on the node, and the token that its account has there.
-async fn token(lab: &Lab, node: &str) -> String {
+/// Waits until pods may be made: the namespace has its account.
+pub(crate) async fn account(lab: &Lab) {
     let start = Instant::now();
     while !lab.site.api(Method::GET, ACCOUNT, Vec::new()).await.status.is_success() {
         assert!(start.elapsed() < LIMIT, "no default service account");
     }
+}
+
+/// A pod on the node, and the token that its account has there.
+async fn token(lab: &Lab, node: &str) -> String {
+    account(lab).await;
     let post = async |path: &str, body: Value| {
         let answer = lab.site.api(Method::POST, path, serde_json::to_vec(&body).unwrap()).await;
         assert!(answer.status.is_success(), "{:?}", answer.json);
@@ -226,4 +231,23 @@ pub(crate) async fn the_floor_of_images(lab: &Lab) {
     assert_eq!(write(6, Some("workers=5")).await.status, StatusCode::FORBIDDEN, "said of another floor");
     assert_eq!(write(6, Some("workers=6")).await.status, StatusCode::OK);
     assert_eq!(write(7, None).await.status, StatusCode::OK, "rising needs no word");
+    // No detour over another policy, and none over another object, makes it forgotten.
+    let put = async |policy_name: &str, svn: u64| {
+        let mut rules = serde_json::to_value(&policy.spec.rules).unwrap();
+        rules[0]["policy"] = json!(policy_name);
+        rules[0]["images"]["minSvn"] = json!(svn);
+        let change = json!({ "metadata": { "annotations": { "pratique.dev/lower-min-svn": null } }, "spec": { "rules": rules } });
+        lab.site.api(Method::PATCH, &path, serde_json::to_vec(&change).unwrap()).await
+    };
+    let rejecting = json!([{ "name": "workers", "policy": "always-reject", "signers": policy.spec.rules[0].signers,
+        "certificate": { "roles": ["worker"] } }]);
+    let rejecting = json!({ "spec": { "rules": rejecting } });
+    let away = lab.site.api(Method::PATCH, &path, serde_json::to_vec(&rejecting).unwrap()).await;
+    assert_eq!(away.status, StatusCode::OK, "{:?}", away.json);
+    assert_eq!(put("cloud-verify", 6).await.status, StatusCode::FORBIDDEN, "a detour over another policy");
+    assert_eq!(put("cloud-verify", 7).await.status, StatusCode::OK);
+    let gone = lab.site.api(Method::DELETE, &path, Vec::new()).await;
+    assert_eq!(gone.status, StatusCode::FORBIDDEN, "{:?}", gone.json);
+    let why = gone.json["message"].as_str().unwrap_or_default().to_owned();
+    assert!(why.contains("pratique.dev/lower-min-svn=all"), "the cure is in the refusal: {why}");
 }

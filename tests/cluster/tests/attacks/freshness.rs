@@ -257,10 +257,26 @@ pub(crate) async fn malformed_and_huge(lab: &Lab) {
     assert_eq!((answer.status, answer.json["code"].as_str()), (StatusCode::BAD_REQUEST, Some("MALFORMED")));
     let outcome = open.answer(&good).await;
     lab.refused(&outcome, Code::SessionUsed, false).await;
-    let path = evidence_path(SESSIONS_PATH, &SessionId([1; 16]));
+    let open = Open::new(lab, &machine).await;
+    let path = evidence_path(SESSIONS_PATH, &open.challenge.session);
     for (path, size) in [(SESSIONS_PATH, 33 * 1024), (path.as_str(), 513 * 1024)] {
         let answer = lab.connect().await.send(Method::POST, path, vec![b' '; size]).await;
         assert_eq!((answer.status, answer.json["code"].as_str()), (StatusCode::PAYLOAD_TOO_LARGE, Some("TOO_LARGE")));
+    }
+    // For a session that there is not, that is the reason, and is on record.
+    let path = evidence_path(SESSIONS_PATH, &SessionId([1; 16]));
+    let mut connection = lab.connect().await;
+    let answer = connection.send(Method::POST, &path, vec![b' '; 513 * 1024]).await;
+    let outcome = Outcome { answer, local: connection.local, node: machine.node.clone() };
+    lab.refused(&outcome, Code::SessionUnknown, false).await;
+    // A list is no object, and a key that comes twice is not taken once.
+    let good = String::from_utf8(hello.clone()).unwrap();
+    let twice = good.replacen("{\"protocol\"", "{\"protocol\":\"cloud-verify/v1\",\"protocol\"", 1);
+    let text = |value: &serde_json::Value| value.as_object().unwrap().values().cloned().collect::<Vec<_>>();
+    let list = serde_json::json!(text(&serde_json::from_slice(&hello).unwrap())).to_string();
+    for body in [twice, list] {
+        let answer = lab.connect().await.send(Method::POST, SESSIONS_PATH, body.into_bytes()).await;
+        assert_eq!((answer.status, answer.json["code"].as_str()), (StatusCode::BAD_REQUEST, Some("MALFORMED")));
     }
     lab.join(&machine).await.accepted();
 }

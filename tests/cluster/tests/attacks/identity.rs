@@ -55,6 +55,33 @@ pub(crate) async fn outside_the_inventory(lab: &Lab) {
     lab.join(&machine).await.accepted();
 }
 
+/// A machine that claims no name is told the one that the inventory has for its key, once it has proved itself.
+pub(crate) async fn without_a_name(lab: &Lab) {
+    let machine = lab.machine().await;
+    let derived = config_attest::name::derived(&machine.ek_hash());
+    let mut unnamed = machine.clone();
+    unnamed.claims.name.clear();
+    unnamed.client_request.common_name = format!("system:node:{derived}");
+    unnamed.serving_request.common_name = format!("system:node:{derived}");
+    unnamed.serving_request.names = vec![derived];
+    let answer = lab.join(&unnamed).await.answer;
+    assert_eq!(answer.status, StatusCode::CONFLICT, "{:?}", answer.json);
+    assert_eq!((&answer.json["code"], &answer.json["nodeName"]), (&json!("NAME_ASSIGNED"), &json!(machine.node)));
+    lab.join(&machine).await.accepted();
+}
+
+/// A retired machine stays out for as long as an admin says so.
+pub(crate) async fn retired(lab: &Lab) {
+    let mut machine = lab.machine().await;
+    lab.join(&machine).await.accepted();
+    machine.clock.clock += 1000;
+    lab.site.patch::<Machine>(&machine.node, &json!({ "spec": { "retired": true } })).await;
+    lab.until(Code::MachineRetired, async || lab.join(&machine).await).await;
+    lab.refused(&lab.join(&machine).await, Code::MachineRetired, false).await;
+    lab.site.patch::<Machine>(&machine.node, &json!({ "spec": { "retired": false } })).await;
+    lab.until_accepted(&machine).await;
+}
+
 /// An EK that is bound to one Machine is no second one, even where an admin lists it by mistake.
 pub(crate) async fn one_ek_under_a_second_name(lab: &Lab) {
     let mut machine = lab.machine().await;

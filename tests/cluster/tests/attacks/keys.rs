@@ -5,6 +5,9 @@ use config_attest::testing::{EkKind, SoftMachine};
 use config_attest::tpm::{Attest, Attested, Attributes};
 use config_attest::{Code, Digest};
 
+/// TPM_RH_OWNER (TPM 2.0 Library, part 2, 7.4).
+const OWNER_HIERARCHY: u32 = 0x4000_0001;
+
 fn without(attributes: Attributes, bit: Attributes) -> Attributes {
     Attributes(attributes.0 & !bit.0)
 }
@@ -96,6 +99,24 @@ fn bindings() -> Vec<Case> {
                 certify.attested = Attested::Certify { name: other.clone(), qualified_name: other };
                 evidence.proof.certify = honest.sign(&certify);
             })
+        }),
+        Case::proven("a certification from another TPM", Code::CertifySignature, |_, _| {
+            let other = SoftMachine::new("elsewhere", EkKind::P256);
+            Box::new(move |evidence| {
+                evidence.proof.certify = other.sign_bytes(evidence.proof.certify.attest.as_bytes());
+            })
+        }),
+        Case::proven("a certification of another exchange", Code::CertifyExtraData, |_, machine| {
+            let old = machine.sign(&machine.certify(&Digest::of(b"another exchange")));
+            Box::new(move |evidence| evidence.proof.certify = old)
+        }),
+        Case::proven("an AK of the owner's hierarchy", Code::AkHierarchy, |_, machine| {
+            machine.ak_hierarchy = OWNER_HIERARCHY;
+            nothing()
+        }),
+        Case::proven("an NK that outlives the boot", Code::NkHierarchy, |_, machine| {
+            machine.nk_hierarchy = OWNER_HIERARCHY;
+            nothing()
         }),
         Case::anonymous("a quote from another TPM", Code::QuoteSignature, |_, _| {
             let other = SoftMachine::new("elsewhere", EkKind::P256);

@@ -215,6 +215,19 @@ impl Lab {
         assert!(known.checks.iter().any(|check| check.code == code.as_str()), "{:?}", known.checks);
     }
 
+    /// Tries until the master accepts: what the admin changed is known a moment later.
+    pub(crate) async fn until_accepted(&self, machine: &SoftMachine) -> Certificates {
+        let start = Instant::now();
+        loop {
+            let outcome = self.join(machine).await;
+            if outcome.answer.status == StatusCode::OK {
+                return outcome.accepted();
+            }
+            assert!(start.elapsed() < LIMIT, "{}: {:?}\n{}", outcome.node, outcome.answer.json, self.site.log());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
     /// Tries until the master's record says this code: what the admin changed is known a moment later.
     pub(crate) async fn until<F: Future<Output = Outcome>>(&self, code: Code, attempt: impl Fn() -> F) -> Outcome {
         let start = Instant::now();

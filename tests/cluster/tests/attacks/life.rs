@@ -14,6 +14,8 @@ use http_body_util::BodyExt;
 use serde_json::json;
 use std::time::{Duration, Instant};
 
+const PODS: &str = "/api/v1/namespaces/default/pods";
+
 pub(crate) async fn joined(lab: &Lab) -> (SoftMachine, Identity) {
     let mut machine = lab.machine().await;
     let certificates = lab.join(&machine).await.accepted();
@@ -156,6 +158,25 @@ pub(crate) async fn retired_and_deleted(lab: &Lab) {
     }
 }
 
+/// A pod on a node with a secret of its own; the secret's path.
+async fn secret_of_a_pod(lab: &Lab, node: &str) -> String {
+    let name = format!("{node}-keeps");
+    let post = async |path: &str, body: serde_json::Value| {
+        let answer = lab.site.api(Method::POST, path, serde_json::to_vec(&body).unwrap()).await;
+        assert!(answer.status.is_success(), "{:?}", answer.json);
+    };
+    let secret =
+        json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name }, "stringData": { "a": "b" } });
+    post("/api/v1/namespaces/default/secrets", secret).await;
+    let volumes = json!([{ "name": "keeps", "secret": { "secretName": name } }]);
+    let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name },
+        "spec": { "nodeName": node, "automountServiceAccountToken": false, "volumes": volumes,
+            "containers": [{ "name": "a", "image": "a" }] } });
+    crate::drift::account(lab).await;
+    post(PODS, pod).await;
+    format!("/api/v1/namespaces/default/secrets/{name}")
+}
+
 /// A node may touch itself as far as upstream allows, and no more.
 pub(crate) async fn a_node_stays_within_its_rights(lab: &Lab) {
     let (machine, who) = joined(lab).await;
@@ -169,7 +190,15 @@ pub(crate) async fn a_node_stays_within_its_rights(lab: &Lab) {
     let fresh = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "worker-new" } });
     let relabel = json!({ "metadata": { "labels": { "pratique.dev/role": "master" } } });
     let untaint = json!({ "spec": { "taints": [] } });
+    let (mine, others) = (secret_of_a_pod(lab, &machine.node).await, secret_of_a_pod(lab, &other.node).await);
+    let listed = json!({ "apiVersion": "pratique.dev/v1alpha1", "kind": "Machine", "metadata": { "name": "worker-new" },
+        "spec": { "role": "worker" } });
+    assert_eq!(ask(lab, &who, Method::GET, &mine, json!(null)).await, StatusCode::OK, "a secret of its own pod");
     let forbidden = [
+        ("read a secret of another node's pod", Method::GET, others, json!(null)),
+        ("read another node's pod", Method::GET, format!("{PODS}/{}-keeps", other.node), json!(null)),
+        ("put a machine into the inventory", Method::POST, collection::<Machine>(), listed),
+        ("take its Machine out of the inventory", Method::DELETE, own_machine.clone(), json!(null)),
         ("delete itself", Method::DELETE, node.clone(), json!(null)),
         ("create a Node", Method::POST, collection::<Node>(), fresh),
         ("relabel itself", Method::PATCH, node.clone(), relabel.clone()),

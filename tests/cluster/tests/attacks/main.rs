@@ -27,6 +27,7 @@ mod state;
 #[path = "../../../../agent/tpm/tests/support/mod.rs"]
 mod swtpm;
 mod unproven;
+mod updates;
 mod wire;
 
 use config_attest::Code;
@@ -118,6 +119,8 @@ fn main() {
 fn shared() -> Vec<(&'static str, Story)> {
     Vec::from(stories![
         identity::outside_the_inventory,
+        identity::without_a_name,
+        identity::retired,
         identity::one_ek_under_a_second_name,
         identity::one_name_under_a_second_ek,
         identity::untrusted_until_an_admin_acts,
@@ -139,6 +142,8 @@ fn shared() -> Vec<(&'static str, Story)> {
         life::renewal_without_a_quote,
         life::renewal_with_anothers_certificate,
         life::restored_snapshot,
+        updates::firmware_is_learned_and_pinned,
+        updates::a_renewal_is_of_the_same_boot,
         life::retired_and_deleted,
         drift::revocation,
         drift::the_log_of_verdicts,
@@ -173,6 +178,7 @@ fn lonely(runtime: &Arc<Runtime>) -> Vec<Trial> {
         alone(runtime, "queue::a_policy_is_tried_out_first", queue::a_policy_is_tried_out_first),
         alone(runtime, "marks::a_rule_marks_nodes", marks::a_rule_marks_nodes_and_what_is_an_admins_stays),
         alone(runtime, "queue::policies_of_upstreams_signers", queue::policies_of_upstreams_signers),
+        alone(runtime, "updates::the_next_image", updates::the_next_image_joins_by_itself),
         alone(runtime, "rotation::the_intermediate", rotation::the_intermediate_is_renewed_unnoticed),
         alone(runtime, "rotation::the_root", rotation::the_root_is_rotated_with_overlapping_pins),
     ]

@@ -195,12 +195,14 @@ pub(crate) async fn the_root_is_rotated_with_overlapping_pins() {
     eventually("the agent is ready", &lab, || async { standing(&agent.pins, &agent.certificate) == ready }).await;
     tell_ready(&lab, "real-1", &pins).await;
     assert!(admin.done(&["show"]).contains("every node is ready"));
-    assert!(
-        lab.connect_as(&ends).await.is_ok(),
-        "the negative control: what is signed by the old root counts until the end"
-    );
+    let mut open = lab.connect_as(&ends).await.unwrap();
+    let heard = open.request(Method::GET, "/version", "", Vec::new()).await.unwrap();
+    assert_eq!(heard.status(), StatusCode::OK, "the control: what is signed by the old root counts until the end");
     assert!(admin.done(&["finish"]).contains(&format!("{new_pin}  the only root")));
 
+    let heard = open.request(Method::GET, "/version", "", Vec::new()).await;
+    let refused = heard.map_or(true, |answer| answer.status() == StatusCode::UNAUTHORIZED);
+    assert!(refused, "a connection that was open over the end of its root is let pass no more");
     lab.site.trust(&own);
     ended(&lab, (&old, &ends), &own, &before).await;
     while told.try_recv().is_ok() {}

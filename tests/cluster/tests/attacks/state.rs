@@ -107,6 +107,13 @@ fn logs() -> Vec<Case> {
                 log.events[last].kind = 0x8000_0002;
             })
         }),
+        Case::proven("a text that was not measured", Code::EventData, |_, machine| {
+            log(machine, |log| {
+                let event = log.events.iter().position(|event| event.pcr == 7).unwrap();
+                let end = log.events[event].data.len() - 1;
+                log.events[event].data[end] ^= 1;
+            })
+        }),
         Case::proven("another boot's log", Code::EventLogReplay, |_, machine| {
             let other = SoftImage::new("worker-6", "worker", 6).log();
             log(machine, |log| *log = other)
@@ -142,6 +149,9 @@ fn images() -> Vec<Case> {
         }),
         Case::proven("a changed command line or root hash", Code::ImageCommandLine, |lab, machine| {
             boot(lab, machine, |image| image.command_line.push_str(" pratique.roothash=other"))
+        }),
+        Case::proven("a section that no other register shows", Code::ImageSections, |_, machine| {
+            measure(machine, 11, b".sbat")
         }),
         Case::proven("Secure Boot off", Code::SecureBootOff, |lab, machine| {
             boot(lab, machine, |image| image.keys.enabled = false)

@@ -260,7 +260,7 @@ async fn other_protocols(lab: &Lab, machine: &SoftKeyed) {
     let challenge: wire::Challenge = serde_json::from_value(hello.json).unwrap();
     let proof = proves.evidence(Purpose::Join, &theirs, &challenge, &connection.channel);
     let path = evidence_path(SESSIONS_PATH, &challenge.session);
-    assert_eq!(connection.post(&path, &proof).await.json["code"], "MALFORMED");
+    assert_eq!(connection.post(&path, &proof).await.json["code"], "REFUSED", "a session of this window comes first");
     let spliced = Challenge { session: challenge.session, nonce: challenge.nonce, expires_in_seconds: 30 };
     let answer = connection.post(&path, &machine.evidence(Purpose::Join, &own, &spliced, &connection.channel)).await;
     let outcome = Outcome { answer, local: connection.local, node: machine.node.clone() };

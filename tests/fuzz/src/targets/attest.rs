@@ -8,7 +8,7 @@ use config_attest::sessions::Sessions;
 use config_attest::testing::{EkKind, References, SeededRng, SoftKeyed, SoftMachine, World};
 use config_attest::tpm::{Attest, Duplicate, EcdsaSignature, Public, template};
 use config_attest::verifier::{check_evidence, check_hello, check_unproven, check_unproven_hello};
-use config_attest::wire::{BootstrapAdmit, BootstrapHello, Certificates, Challenge, Der, Evidence, Hello};
+use config_attest::wire::{self, BootstrapAdmit, BootstrapHello, Certificates, Challenge, Der, Evidence, Hello};
 use config_attest::{Digest, EkIssuer, Purpose, attestor, unproven, verdicts};
 use serde_json::Value;
 
@@ -162,14 +162,14 @@ fn messages() -> Vec<Target> {
     };
     vec![
         target("config-attest/challenge", Shape::Json, captured("/challenge"), |input| {
-            serde_json::from_slice::<Challenge>(input).ok();
+            wire::parse::<Challenge>(input).ok();
         }),
         target(
             "config-attest/certificates",
             Shape::Json,
             serde_json::to_vec(&certificates).into_iter().collect(),
             |input| {
-                serde_json::from_slice::<Certificates>(input).ok();
+                wire::parse::<Certificates>(input).ok();
             },
         ),
         target("config-attest/manifest", Shape::Json, serde_json::to_vec(&manifest).into_iter().collect(), |input| {
@@ -184,8 +184,8 @@ fn messages() -> Vec<Target> {
             AdminStatement::open(input, &[0x30, 0], &Digest::ZERO).ok();
         }),
         target("config-attest/bootstrap", Shape::Json, captured("/hello"), |input| {
-            serde_json::from_slice::<BootstrapHello>(input).ok();
-            serde_json::from_slice::<BootstrapAdmit>(input).ok();
+            wire::parse::<BootstrapHello>(input).ok();
+            wire::parse::<BootstrapAdmit>(input).ok();
         }),
         target("config-attest/attestor", Shape::Json, vec![br#"{"op":"seal","data":"AAAA"}"#.to_vec()], |input| {
             serde_json::from_slice::<attestor::Request>(input).ok();
@@ -243,12 +243,12 @@ fn whole() -> Vec<Target> {
     let (client, serving) = (third.hello.1.clone(), third.hello.2.clone());
     vec![
         target("config-attest/hello", Shape::Json, hellos, move |input| {
-            if let Ok(hello) = serde_json::from_slice::<Hello>(input) {
+            if let Ok(hello) = wire::parse::<Hello>(input) {
                 first.exchange(&hello, |_| None);
             }
         }),
         target("config-attest/evidence", Shape::Json, evidence, move |input| {
-            if let Ok(evidence) = serde_json::from_slice::<Evidence>(input) {
+            if let Ok(evidence) = wire::parse::<Evidence>(input) {
                 second.exchange(&second.hello.0, |_| Some(evidence));
             }
         }),
@@ -256,7 +256,7 @@ fn whole() -> Vec<Target> {
         target("config-attest/requests", Shape::Bytes, vec![client, serving], move |input| {
             let Ok(client) = Der::new(input) else { return };
             let (mut hello, _, serving) = third.hello.clone();
-            hello.csr_hash = config_attest::wire::csr_hash(client.as_bytes(), &serving);
+            hello.csr_hash = wire::csr_hash(client.as_bytes(), &serving);
             let announced = (hello, input.to_vec(), serving);
             let accepted = third.exchange(&announced.0, |challenge| {
                 Some(third.machine.evidence(Purpose::Join, &announced, challenge, &third.world.channel))
@@ -316,12 +316,12 @@ fn without_tpm() -> Vec<Target> {
     let second = Bare::new();
     vec![
         target("config-attest/unproven-hello", Shape::Json, hellos, move |input| {
-            if let Ok(hello) = serde_json::from_slice::<unproven::Hello>(input) {
+            if let Ok(hello) = wire::parse::<unproven::Hello>(input) {
                 bare.exchange(&hello, |_| None);
             }
         }),
         target("config-attest/unproven-evidence", Shape::Json, evidence, move |input| {
-            if let Ok(evidence) = serde_json::from_slice::<unproven::Evidence>(input) {
+            if let Ok(evidence) = wire::parse::<unproven::Evidence>(input) {
                 second.exchange(&second.hello.0, |_| Some(evidence));
             }
         }),
