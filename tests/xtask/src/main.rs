@@ -32,7 +32,7 @@ usage: cargo xtask COMMAND
   bench image|join|api   measure, and print the figures that README quotes (api --only NAME: objects watch watchers
                          collection crowd)
   soak [--minutes N]     concurrent clients and kills of a master, over and over; what they saw must have an order
-  mutants                blind the verifier at each of its checks; the attacks must notice
+  mutants [WORD…]        blind the verifier at each of its checks; the attacks must notice
   tidy                   check the architecture
 ";
 
@@ -53,7 +53,7 @@ fn main() -> ExitCode {
         "check" => master::check(rest),
         "bench" => bench::bench(rest),
         "soak" => bench::soak(rest),
-        "mutants" => mutants::mutants(),
+        "mutants" => mutants::mutants(rest),
         "tidy" => tidy::tidy(),
         "help" | "--help" | "-h" => {
             print!("{USAGE}");
