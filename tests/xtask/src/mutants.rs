@@ -19,10 +19,11 @@ const PLACE: &str = "        if !ok && self.first.is_none() {";
 /// The same in the copy.
 const BLIND: &str = "        let ok = blind(name, code, ok);\n        if !ok && self.first.is_none() {";
 /// Checks behind which another one sees the same, whatever an attacker does: which.
-const DOUBLED: [(&str, &str); 3] = [
+const DOUBLED: [(&str, &str); 4] = [
     ("EVENT_DATA Secure Boot variable SecureBoot", "the data of all events of PCR 7 is looked at again"),
     ("EVENT_DATA event data of PCR 7", "the variables of Secure Boot were looked at before"),
     ("EVENT_LOG_TRUNCATED event log: PCR 12", "whatever is in PCR 12 is OUTSIDE_ARGUMENTS first"),
+    ("EVENT_UNKNOWN events of PCR 12", "whatever is in PCR 12 is OUTSIDE_ARGUMENTS first"),
 ];
 /// What an exchange ends with that has nothing to go on with, in the real source.
 const END: &str = "        self.test(name, code, false, expected, actual);";

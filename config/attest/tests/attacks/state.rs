@@ -175,6 +175,16 @@ fn a_log_without_the_events_of_one_register_is_truncated() {
             with_log(world, machine, |log| log.events.retain(|event| event.pcr != pcr))
         });
     }
+    // What says that Secure Boot is on is there, and what came after it is not.
+    refused(Proven, Code::EventLogTruncated, |world, machine| {
+        with_log(world, machine, |log| {
+            let mut variables = 0;
+            log.events.retain(|event| {
+                variables += usize::from(event.pcr == 7);
+                event.pcr != 7 || variables <= 5
+            });
+        })
+    });
 }
 
 #[test]

@@ -84,7 +84,17 @@ fn without_a_tpm_a_machine_is_let_in_where_the_rule_says_so_and_everything_is_no
         assert!(verified.is_unproven() && verified.image().is_none());
         assert_eq!(verified.client_spki(), machine.announced);
         let failed = verified.verdict().failed();
-        for what in ["TPM", "boot registers", "event log", "image", "Secure Boot", "configuration", "counters"] {
+        let statements = [
+            "TPM",
+            "node key in the TPM",
+            "boot registers",
+            "event log",
+            "image",
+            "Secure Boot",
+            "configuration",
+            "counters",
+        ];
+        for what in statements {
             let check = verified.verdict().checks.iter().find(|check| check.name == what).expect(what);
             assert!(!check.ok && check.code == Code::NotProven.as_str() && failed.contains(what), "{check:?}");
         }
