@@ -6,13 +6,13 @@ mod support;
 use agent_net::errand::{Errand, run};
 use std::io::Read as _;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use support::{SERVER, runtime, with_peer};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, UdpSocket};
 
 const HOST: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
-const LIMIT: Duration = Duration::from_secs(5);
+const LIMIT: Duration = Duration::from_secs(30);
 
 /// Says a word to whoever connects, at both of its addresses, and leases an address.
 async fn everything() {
@@ -34,9 +34,21 @@ fn errand(dhcp: bool) -> Errand {
     Errand { host: HOST, dhcp, interface: Some("inside".to_owned()), limit: LIMIT }
 }
 
-/// What the host says, if it can be reached.
-fn word(host: Ipv4Addr) -> Option<String> {
-    let mut stream = TcpStream::connect_timeout(&SocketAddr::from((host, 80)), Duration::from_secs(2)).ok()?;
+/// Long enough for a busy machine, where somebody answers.
+const PATIENT: Duration = Duration::from_secs(30);
+/// Where nobody does.
+const SHORT: Duration = Duration::from_secs(2);
+
+/// What the host says, if it can be reached; it may not listen yet.
+fn word(host: Ipv4Addr, limit: Duration) -> Option<String> {
+    let begin = Instant::now();
+    let mut stream = loop {
+        match TcpStream::connect_timeout(&SocketAddr::from((host, 80)), limit) {
+            Ok(stream) => break stream,
+            Err(_) if begin.elapsed() < limit => std::thread::sleep(Duration::from_millis(20)),
+            Err(_) => return None,
+        }
+    };
     let mut text = String::new();
     stream.read_to_string(&mut text).ok()?;
     Some(text)
@@ -48,9 +60,10 @@ fn local_addresses() -> String {
 }
 
 fn reaches_the_host_alone(dhcp: bool) {
-    let outcome = runtime().block_on(run(&errand(dhcp), || async { (word(HOST), word(SERVER)) })).unwrap();
+    let outcome =
+        runtime().block_on(run(&errand(dhcp), || async { (word(HOST, PATIENT), word(SERVER, SHORT)) })).unwrap();
     assert_eq!(outcome, (Some("hello".to_owned()), None), "the host, and nobody else");
-    assert_eq!(word(HOST), None, "the way is closed afterwards");
+    assert_eq!(word(HOST, SHORT), None, "the way is closed afterwards");
     assert!(!local_addresses().contains("host LOCAL"), "no address stays:\n{}", local_addresses());
 }
 

@@ -1,7 +1,7 @@
 //! `wait` and `get --watch`: what happens while kubectl looks.
 
+use super::{POD, play};
 use crate::common::kubectl::Cluster;
-use crate::{POD, play};
 use master_api::UserInfo;
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, BufReader};

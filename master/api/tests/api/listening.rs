@@ -1,10 +1,8 @@
 //! The listener over real TLS: who the caller is, limits, slow clients, logs, the orderly end.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
-mod common;
-
+use crate::common::{Kubelet, Server};
 use bytes::Bytes;
-use common::{Kubelet, Server};
 use http::{Method, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
@@ -42,7 +40,7 @@ async fn the_certificate_says_who_the_caller_is() {
 #[tokio::test]
 async fn a_certificate_of_another_authority_gets_no_connection() {
     let server = server().await;
-    let stranger = common::Authority::new().issue("admin", &["system:masters"], &[]);
+    let stranger = crate::common::Authority::new().issue("admin", &["system:masters"], &[]);
     let stream = server.stream(server.client_tls(Some(&stranger), b"http/1.1")).await;
     // With TLS 1.3 the client learns of it at its first read.
     let refused = match stream {

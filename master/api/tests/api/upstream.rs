@@ -1,9 +1,7 @@
 //! Small things that upstream's own suites read in an answer's text.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
-mod common;
-
-use common::Local;
+use crate::common::Local;
 use http::{Method, StatusCode};
 use master_api::UserInfo;
 use serde_json::{Value, json};

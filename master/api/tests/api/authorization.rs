@@ -1,9 +1,7 @@
 //! Who may do what, each refusal with the permission beside it.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
-mod common;
-
-use common::Local;
+use crate::common::Local;
 use config_kube::identity;
 use http::{Method, StatusCode};
 use master_api::UserInfo;
@@ -255,7 +253,7 @@ async fn a_node_records_events_and_requests_node_certificates() {
     let requests = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
     let request = |name: &str, signer: &str, node: &str| {
         json!({"metadata": {"name": name}, "spec": {
-            "request": common::node_request(node), "usages": ["client auth"], "signerName": signer, "username": "system:admin",
+            "request": crate::common::node_request(node), "usages": ["client auth"], "signerName": signer, "username": "system:admin",
         }})
     };
     expect(&server, &own, Method::POST, requests, request("a", identity::NODE_CLIENT_SIGNER, "n1"), 201).await;
@@ -265,7 +263,7 @@ async fn a_node_records_events_and_requests_node_certificates() {
         expect(&server, &own, Method::POST, requests, request("c", signer, "n2"), 403).await;
     }
     let mut other = request("c", "kubernetes.io/kube-apiserver-client-kubelet", "n1");
-    other["spec"]["request"] = common::signing_request("system:nodes").into();
+    other["spec"]["request"] = crate::common::signing_request("system:nodes").into();
     expect(&server, &own, Method::POST, requests, other, 403).await;
     expect(&server, &own, Method::POST, requests, request("c", "kubernetes.io/kubelet-serving", "n1"), 201).await;
     let (_, made) = server.admin_ask(Method::GET, &format!("{requests}/a"), &Value::Null).await;

@@ -1,7 +1,7 @@
 //! Every form in which objects are shown.
 
+use super::{DEPLOYMENT, POD, play};
 use crate::common::kubectl::Cluster;
-use crate::{DEPLOYMENT, POD, play};
 
 #[tokio::test]
 async fn objects_are_printed_in_every_form() {

@@ -1,9 +1,7 @@
 //! Rights by roles: at once, no further than the giver's own, and told to whom asks for them.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
-mod common;
-
-use common::Local;
+use crate::common::Local;
 use http::{Method, StatusCode};
 use master_api::{Mode, Options, UserInfo};
 use serde_json::{Value, json};

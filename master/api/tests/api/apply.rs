@@ -1,10 +1,8 @@
 //! Server-side apply and managed fields, over the API and by an unmodified kubectl.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may stop at the first surprise")]
 
-mod common;
-
-use common::Local;
-use common::kubectl::Cluster;
+use crate::common::Local;
+use crate::common::kubectl::Cluster;
 use http::{Method, StatusCode};
 use master_api::UserInfo;
 use serde_json::{Value, json};

@@ -1,9 +1,7 @@
 //! What lies below an object's path: scale, eviction, bindings, the node's own API.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
-mod common;
-
-use common::{Kubelet, Local};
+use crate::common::{Kubelet, Local};
 use http::{Method, StatusCode};
 use master_api::UserInfo;
 use serde_json::{Value, json};

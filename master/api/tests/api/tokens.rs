@@ -1,11 +1,9 @@
 //! Tokens, and the attacks on them: each refusal with the permission beside it.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
-mod common;
-
+use crate::common::Local;
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
-use common::Local;
 use http::{Method, Request, StatusCode};
 use http_body_util::BodyExt;
 use master_api::{ApiServer, Options, Peer, TokenIssuer, TokenList};

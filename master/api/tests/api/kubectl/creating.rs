@@ -1,6 +1,6 @@
 //! `create` with all its words, and what stands in its way.
 
-use crate::POD;
+use super::POD;
 use crate::common::kubectl::Cluster;
 
 #[tokio::test]

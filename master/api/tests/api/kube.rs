@@ -2,9 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 #![allow(clippy::panic, reason = "what may not happen is told by what did")]
 
-mod common;
-
-use common::{Kubelet, Local, Server};
+use crate::common::{Kubelet, Local, Server};
 use config_kube::k8s_openapi::api::apps::v1::Deployment;
 use config_kube::k8s_openapi::api::coordination::v1::Lease;
 use config_kube::k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Secret, ServiceAccount};

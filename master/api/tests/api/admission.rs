@@ -1,9 +1,7 @@
 //! Admission over the whole path: what plugins fill in, what they refuse, and quotas under many writers.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
-mod common;
-
-use common::Local;
+use crate::common::Local;
 use http::{Method, StatusCode};
 use master_api::{Admission, Options, UserInfo};
 use serde_json::{Value, json};
@@ -182,7 +180,7 @@ async fn a_dry_run_pays_nothing() {
 #[tokio::test]
 async fn nobody_asks_for_the_admins_group() {
     let local = Local::new().await;
-    let request = common::signing_request("system:masters");
+    let request = crate::common::signing_request("system:masters");
     let object = json!({"metadata": {"name": "c"}, "spec": {
         "signerName": "kubernetes.io/kube-apiserver-client", "usages": ["client auth"], "request": request}});
     let text = refused(&local, "/apis/certificates.k8s.io/v1/certificatesigningrequests", &object, 403).await;

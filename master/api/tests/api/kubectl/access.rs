@@ -1,7 +1,8 @@
 //! `auth`, impersonation, tokens and certificates.
 
+use super::play;
+use crate::common;
 use crate::common::kubectl::Cluster;
-use crate::{common, play};
 
 #[tokio::test]
 async fn people_learn_who_they_are_and_what_they_may() {

@@ -1,6 +1,6 @@
 //! `run`, `expose`, `scale`, `autoscale`, `rollout`, and nodes: `taint`, `cordon`, `drain`.
 
-use crate::{DEPLOYMENT, NODE, POD, play};
+use super::{DEPLOYMENT, NODE, POD, play};
 
 #[tokio::test]
 async fn workloads_are_run_exposed_and_scaled() {

@@ -1,6 +1,6 @@
 //! `edit`, `replace`, `patch`, `label`, `annotate` and `set`.
 
-use crate::{DEPLOYMENT, POD, play};
+use super::{DEPLOYMENT, POD, play};
 
 #[tokio::test]
 async fn objects_are_edited_replaced_and_patched() {

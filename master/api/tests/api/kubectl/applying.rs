@@ -1,7 +1,7 @@
 //! `apply`, on the client's side and on the server's, `diff` and pruning.
 
+use super::{DEPLOYMENT, POD, play};
 use crate::common::kubectl::Cluster;
-use crate::{DEPLOYMENT, POD, play};
 
 #[tokio::test]
 async fn what_was_applied_is_compared_kept_and_pruned() {

@@ -1,9 +1,7 @@
 //! Objects without sense: taken or refused, never an error of the server's own.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
-mod common;
-
-use common::Local;
+use crate::common::Local;
 use http::Method;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};

@@ -1,9 +1,6 @@
 //! An unmodified kubectl against the listener, a module for each theme: every verb that needs no tunnel.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may stop at the first surprise")]
 
-#[path = "../common/mod.rs"]
-mod common;
-
 mod access;
 mod applying;
 mod changing;
@@ -15,7 +12,7 @@ mod showing;
 mod waiting;
 mod workloads;
 
-use common::kubectl::Cluster;
+use crate::common::kubectl::Cluster;
 
 /// A pod that asks for nothing.
 pub(crate) const POD: &str = "

@@ -1,9 +1,7 @@
 //! Cluster addresses and node ports: given once, kept, freed; whatever happens at the same time or breaks in between.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
-mod common;
-
-use common::Local;
+use crate::common::Local;
 use http::{Method, StatusCode};
 use master_api::{Options, Range, Ranges, UserInfo};
 use master_store::{

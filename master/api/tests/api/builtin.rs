@@ -1,9 +1,7 @@
 //! What every cluster has, the one way to write an amount, and what clients are told of old ways, over the whole path.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
-mod common;
-
-use common::Local;
+use crate::common::Local;
 use http::{Method, StatusCode};
 use master_api::{ApiServer, Options, UserInfo};
 use master_store::{EmbeddedStore, Op, Store};

@@ -1,9 +1,7 @@
 //! The verbs, as clients use them.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
-mod common;
-
-use common::Local;
+use crate::common::Local;
 use config_kube::k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use http::{Method, StatusCode};
 use master_api::{DeleteParams, ListParams, Options, Patch, Reason, UserInfo};

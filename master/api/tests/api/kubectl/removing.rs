@@ -1,6 +1,6 @@
 //! `delete` in all its forms.
 
-use crate::{DEPLOYMENT, POD, play};
+use super::{DEPLOYMENT, POD, play};
 
 #[tokio::test]
 async fn objects_go_by_name_label_field_file_and_all_at_once() {

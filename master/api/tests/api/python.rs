@@ -1,9 +1,7 @@
 //! The Python client of PyPI, unmodified, against the listener: typed calls, dynamic calls, a watch.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
-mod common;
-
-use common::Server;
+use crate::common::Server;
 use master_api::{Options, ServeOptions};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;

@@ -1,9 +1,7 @@
 //! Watches: nothing missed, nothing twice, ended when they must.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
-mod common;
-
-use common::Local;
+use crate::common::Local;
 use config_kube::k8s_openapi::api::core::v1::ConfigMap;
 use http::Method;
 use http_body_util::BodyExt;

@@ -1,6 +1,6 @@
 //! What the server says about itself: kinds, versions, fields, health, events.
 
-use crate::play;
+use super::play;
 
 #[tokio::test]
 async fn the_server_tells_its_kinds_and_versions() {
