@@ -178,3 +178,28 @@ fn text(time: Duration) -> String {
     let moment = UNIX_EPOCH.checked_add(time).and_then(|time| jiff::Timestamp::try_from(time).ok());
     moment.map_or_else(|| format!("second {}", time.as_secs()), |time| time.to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use config_model::Document;
+
+    const WORKER: &str = "version = 1\n[machine]\nname = \"worker-1\"\n[master]\nendpoints = [\"https://192.168.77.10:6443\"]\n\
+        ca_pins = [\"sha256:7d2f0a9d5be0a2b7c1a9d4f1f0c3d6e9b2a5c8f1e4d7c0b3a6f9e2d5c8b1a4f7\"]\n";
+
+    fn doubt(theirs: impl FnOnce(Duration) -> Duration) -> Option<String> {
+        let Ok(Document::Machine(machine)) = config_model::parse(WORKER, "user-data") else { return None };
+        let clock = Clock::new(&machine, &[], &ImageDescription::default(), false);
+        let ours = now();
+        clock.master(theirs(ours), ours);
+        clock.state.lock().unwrap_or_else(PoisonError::into_inner).doubt.clone()
+    }
+
+    #[test]
+    fn a_master_with_another_time_makes_the_clock_doubtful_and_one_with_ours_does_not() {
+        assert_eq!(doubt(|ours| ours), None);
+        for wrong in [doubt(|ours| ours + 4 * LOOK * 60), doubt(|ours| ours.saturating_sub(4 * LOOK * 60))] {
+            assert!(wrong.as_deref().is_some_and(|why| why.contains("master's time")), "{wrong:?}");
+        }
+    }
+}

@@ -110,7 +110,7 @@ codes! {
     ImageRole = "IMAGE_ROLE", Untrusted, "the image's role is not the Machine's";
     ImageConcurrency = "IMAGE_CONCURRENCY", Suspect, "the image is older than those that the policy admits beside the newest";
     SecureBootOff = "SECURE_BOOT_OFF", Untrusted, "Secure Boot is required and was off";
-    SecureBootDatabase = "SECURE_BOOT_DATABASE", Untrusted, "the Secure Boot databases are not the release's (PCR 7)";
+    SecureBootDatabase = "SECURE_BOOT_DATABASE", Untrusted, "the Secure Boot databases are neither the release's nor learned by a re-admission (PCR 7)";
     ConfigNotMeasured = "CONFIG_NOT_MEASURED", Untrusted, "the configuration was not measured (PCR 13)";
     ConfigEvent = "CONFIG_EVENT", Untrusted, "PCR 13 holds something other than the one configuration event";
     ConfigChanged = "CONFIG_CHANGED", Untrusted, "the configuration is not one that the inventory allows";
@@ -164,6 +164,7 @@ codes! {
     RenewalIdentity = "RENEWAL_IDENTITY", Nothing, "the certificate that renews is not this Machine's current one";
     RenewalKeys = "RENEWAL_KEYS", Nothing, "the keys are not those recorded: after a reboot the whole exchange is due";
     RenewalAfterReset = "RENEWAL_AFTER_RESET", Suspect, "the TPM was reset since the certificate was issued";
+    Overtaken = "OVERTAKEN", Nothing, "since this challenge the machine has proved something newer than this";
     RenewalState = "RENEWAL_STATE", Nothing, "the Machine is Suspect or Untrusted, so it may not renew";
 
     BootstrapRoot = "BOOTSTRAP_ROOT", Nothing, "the root certificate is not a self-signed CA";

@@ -88,7 +88,11 @@ const ECDSA_SHA256: &str = "1.2.840.10045.4.3.2";
 pub(crate) fn check(der: &[u8], profile: Profile, allowed: &Allowed<'_>, checks: &mut Checks) -> Result<Request, Stop> {
     let name = profile.name();
     let request = match X509CertificationRequest::from_der(der) {
-        Ok(([], request)) if crate::x509::lengths_are_shortest(der) => request,
+        Ok(([], request)) if crate::x509::lengths_are_shortest(der) && crate::x509::request_is_exact(der) => request,
+        Ok(([], _)) if crate::x509::lengths_are_shortest(der) => {
+            let found = "something behind what belongs into one of its structures, or another version";
+            return Err(checks.fail(name, Code::CsrMalformed, "one PKCS #10 request", found));
+        }
         Ok(([], _)) => {
             return Err(checks.fail(name, Code::CsrMalformed, "DER", "a length that is not in its shortest form"));
         }

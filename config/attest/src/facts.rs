@@ -74,11 +74,27 @@ pub(crate) fn secure_boot(log: &EventLog, checks: &mut Checks) -> Option<bool> {
     on
 }
 
+/// In which variables of Secure Boot, or in what stands behind them, a log is not what a release expects.
+/// Nothing is told where the release lists no events.
+pub(crate) fn other_databases(log: &EventLog, boot: &Boot) -> Vec<&'static str> {
+    let Some(expected) = boot.events.get(&7) else { return Vec::new() };
+    let (mut said, mut expected) = (log.of(7).map(|event| event.digest), expected.iter());
+    let mut others: Vec<&str> = VARIABLES
+        .iter()
+        .filter(|_| said.next() != expected.next().map(|event| event.digest))
+        .map(|(name, _)| *name)
+        .collect();
+    if !said.eq(expected.map(|event| event.digest)) {
+        others.push("signer");
+    }
+    others
+}
+
 /// That every event of the quoted registers is one that policy knows. PCR 0 and 2 are consumed by being pinned, 13 by the
-/// configuration event.
-pub(crate) fn consume(log: &EventLog, boot: &Boot, allow_unknown: bool, checks: &mut Checks) {
+/// configuration event; of one whose value was learned the events are looked at by their types.
+pub(crate) fn consume(log: &EventLog, boot: &Boot, learned: Option<u8>, allow_unknown: bool, checks: &mut Checks) {
     for pcr in [4, 7, 9, 11, 12, 14, 15] {
-        match boot.events.get(&pcr) {
+        match boot.events.get(&pcr).filter(|_| learned != Some(pcr)) {
             Some(expected) => {
                 let same = log
                     .of(pcr)
@@ -102,8 +118,11 @@ fn measures_data(event: &Event) -> bool {
 }
 
 fn faulty_data(log: &EventLog, pcr: u8, checks: &mut Checks) {
-    for event in log.of(pcr).filter(|event| measures_data(event) && !covers_data(event)) {
-        checks.test(&format!("event data of PCR {pcr}"), Code::EventData, false, event.digest, Digest::of(&event.data));
+    let mut faulty = log.of(pcr).filter(|event| measures_data(event) && !covers_data(event));
+    if let Some(event) = faulty.next() {
+        // One check for all: a log has room for thousands, and the verdict is kept.
+        let found = format!("{}, and of {} more events", Digest::of(&event.data), faulty.count());
+        checks.test(&format!("event data of PCR {pcr}"), Code::EventData, false, event.digest, found);
     }
 }
 

@@ -65,21 +65,98 @@ pub(crate) fn signed_by(certificate: &X509Certificate<'_>, parent: &X509Certific
         )
 }
 
-/// Whether each length in some DER is definite and in its shortest form, also within extensions. The parser takes longer forms,
-/// of which one request would have many.
+/// What a certificate request is made of (X.690, 8).
+mod tag {
+    pub(super) const BOOLEAN: u8 = 0x01;
+    pub(super) const INTEGER: u8 = 0x02;
+    pub(super) const BIT_STRING: u8 = 0x03;
+    pub(super) const OCTET_STRING: u8 = 0x04;
+    pub(super) const OID: u8 = 0x06;
+    pub(super) const SEQUENCE: u8 = 0x30;
+    pub(super) const SET: u8 = 0x31;
+    pub(super) const ATTRIBUTES: u8 = 0xa0;
+}
+
+/// pkcs-9-at-extensionRequest, 1.2.840.113549.1.9.14.
+const EXTENSION_REQUEST: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x09, 0x0e];
+/// Extensions that a node may ask for: basic constraints, key usage, extended key usage, alternative names (RFC 5280, 4.2.1).
+/// The value of each is DER again; of others nobody knows.
+const KNOWN_EXTENSIONS: [&[u8]; 4] =
+    [&[0x55, 0x1d, 0x13], &[0x55, 0x1d, 0x0f], &[0x55, 0x1d, 0x25], &[0x55, 0x1d, 0x11]];
+
+/// Whether a PKCS #10 request (RFC 2986, 4.1) holds what its structures have and nothing behind it. The parser passes over what
+/// follows inside of them, and another reader of the same bytes may not.
+pub(crate) fn request_is_exact(der: &[u8]) -> bool {
+    exact(der).is_some()
+}
+
+fn exact(der: &[u8]) -> Option<()> {
+    let [(tag::SEQUENCE, request)] = parts(der)?[..] else { return None };
+    let [(tag::SEQUENCE, info), (tag::SEQUENCE, _), (tag::BIT_STRING, _)] = parts(request)?[..] else { return None };
+    let (subject, attributes) = match parts(info)?[..] {
+        [(tag::INTEGER, [0]), (tag::SEQUENCE, subject), (tag::SEQUENCE, _)] => (subject, &[][..]),
+        [(tag::INTEGER, [0]), (tag::SEQUENCE, subject), (tag::SEQUENCE, _), (tag::ATTRIBUTES, attributes)] => {
+            (subject, attributes)
+        }
+        _ => return None,
+    };
+    for (kind, name) in parts(subject)? {
+        let pairs = parts(name).filter(|_| kind == tag::SET)?;
+        let good = |(kind, pair): &(u8, &[u8])| *kind == tag::SEQUENCE && parts(pair).is_some_and(|two| two.len() == 2);
+        pairs.iter().all(good).then_some(())?;
+    }
+    for (kind, attribute) in parts(attributes)? {
+        let [(tag::OID, oid), (tag::SET, values)] = parts(attribute).filter(|_| kind == tag::SEQUENCE)?[..] else {
+            return None;
+        };
+        if oid == EXTENSION_REQUEST {
+            let [(tag::SEQUENCE, extensions)] = parts(values)?[..] else { return None };
+            parts(extensions)?
+                .into_iter()
+                .try_for_each(|(kind, value)| extension(value).filter(|()| kind == tag::SEQUENCE))?;
+        }
+    }
+    Some(())
+}
+
+fn extension(der: &[u8]) -> Option<()> {
+    let ([(tag::OID, oid), (tag::OCTET_STRING, value)]
+    | [(tag::OID, oid), (tag::BOOLEAN, _), (tag::OCTET_STRING, value)]) = parts(der)?[..]
+    else {
+        return None;
+    };
+    (!KNOWN_EXTENSIONS.contains(&oid) || parts(value)?.len() == 1).then_some(())
+}
+
+/// What stands one after another in some DER, each with its tag.
+fn parts(mut der: &[u8]) -> Option<Vec<(u8, &[u8])>> {
+    let mut parts = Vec::new();
+    while let [tag, rest @ ..] = der {
+        let (length, rest) = shortest(rest)?;
+        let (value, rest) = rest.split_at_checked(length)?;
+        parts.push((*tag, value));
+        der = rest;
+    }
+    Some(parts)
+}
+
+/// Whether each length in some DER is definite and in its shortest form, also within the extensions that nodes may ask for. The
+/// parser takes longer forms, of which one request would have many.
 pub(crate) fn lengths_are_shortest(der: &[u8]) -> bool {
     values_are_short(der, MAX_NESTING)
 }
 
 fn values_are_short(mut der: &[u8], left: u8) -> bool {
     const CONSTRUCTED: u8 = 0x20;
-    // The value of an extension, which is DER again.
-    const OCTET_STRING: u8 = 0x04;
+    let mut known = false;
     while let [tag, rest @ ..] = der {
         let Some((value, rest)) = shortest(rest).and_then(|(length, rest)| rest.split_at_checked(length)) else {
             return false;
         };
-        let nests = tag & CONSTRUCTED != 0 || *tag == OCTET_STRING;
+        if *tag == tag::OID {
+            known = KNOWN_EXTENSIONS.contains(&value);
+        }
+        let nests = tag & CONSTRUCTED != 0 || (*tag == tag::OCTET_STRING && known);
         if nests && !left.checked_sub(1).is_some_and(|left| values_are_short(value, left)) {
             return false;
         }
@@ -131,9 +208,51 @@ fn ecdsa_sha512(spki: &[u8], message: &[u8], signature: &[u8]) -> bool {
 mod tests {
     use super::*;
 
+    fn tlv(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
+        let value = parts.concat();
+        [&[tag, u8::try_from(value.len()).expect("short")][..], &value].concat()
+    }
+
+    /// A request with something behind what belongs into each of its structures, in turn; the first is as it should be.
+    fn requests() -> Vec<Vec<u8>> {
+        let more = tlv(0x05, &[]);
+        let nothing: &[u8] = &[];
+        (0..9)
+            .map(|place| {
+                let at = |here: usize| if place == here { more.as_slice() } else { nothing };
+                let oid = tlv(tag::OID, &[&[0x55, 0x04, 0x03]]);
+                let pair = tlv(tag::SEQUENCE, &[&oid, &tlv(0x0c, &[b"n"]), at(1)]);
+                let subject = tlv(tag::SEQUENCE, &[&tlv(tag::SET, &[&pair, at(2)]), at(3)]);
+                let constraints = tlv(tag::OCTET_STRING, &[&tlv(tag::SEQUENCE, &[]), at(4)]);
+                let extension = tlv(tag::SEQUENCE, &[&tlv(tag::OID, &[&[0x55, 0x1d, 0x13]]), &constraints, at(5)]);
+                let values = tlv(tag::SET, &[&tlv(tag::SEQUENCE, &[&extension]), at(6)]);
+                let attribute = tlv(tag::SEQUENCE, &[&tlv(tag::OID, &[EXTENSION_REQUEST]), &values]);
+                let attributes = tlv(tag::ATTRIBUTES, &[&attribute]);
+                let version = tlv(tag::INTEGER, &[&[0]]);
+                let info = tlv(tag::SEQUENCE, &[&version, &subject, &tlv(tag::SEQUENCE, &[]), &attributes, at(7)]);
+                tlv(tag::SEQUENCE, &[&info, &tlv(tag::SEQUENCE, &[]), &tlv(tag::BIT_STRING, &[&[0]]), at(8)])
+            })
+            .collect()
+    }
+
+    #[test]
+    fn nothing_stands_behind_what_belongs_into_a_request() {
+        let requests = requests();
+        assert!(request_is_exact(&requests[0]));
+        for request in &requests[1..] {
+            assert!(!request_is_exact(request), "{}", hex::encode(request));
+        }
+        let version = requests[0].windows(3).position(|bytes| bytes == [tag::INTEGER, 1, 0]).expect("a version");
+        let mut other = requests[0].clone();
+        other[version + 2] = 1;
+        assert!(!request_is_exact(&other));
+    }
+
     #[test]
     fn only_shortest_and_definite_lengths_are_taken() {
-        let good: [&[u8]; 6] = [
+        let good: [&[u8]; 7] = [
+            // In the value of an extension that is none of the known ones.
+            &[0x06, 0x03, 0x55, 0x1d, 0x0e, 0x04, 0x04, 0x02, 0x81, 0x01, 0x00],
             &[],
             &[0x05, 0x00],
             &[0x30, 0x03, 0x02, 0x01, 0x00, 0x05, 0x00],
@@ -155,7 +274,7 @@ mod tests {
             &[0x30, 0x80, 0x00, 0x00],
             &[0x30, 0x04, 0x02, 0x81, 0x01, 0x00],
             // In the value of an extension.
-            &[0x04, 0x04, 0x02, 0x81, 0x01, 0x00],
+            &[0x06, 0x03, 0x55, 0x1d, 0x13, 0x04, 0x04, 0x02, 0x81, 0x01, 0x00],
             &[0x30, 0xff, 0x00],
         ];
         for der in bad {

@@ -133,7 +133,7 @@ pub struct MachineStatus {
     /// The TPM's counters at the last accepted proof.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub counters: Option<Counters>,
-    /// Hex digests of the learned registers (0 and 2), by index.
+    /// Hex digests of the learned registers, by index: 0 and 2, and 7 where Secure Boot's databases are not the release's.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub pinned_pcrs: BTreeMap<String, String>,
     /// RFC 3339 time of the last accepted proof.

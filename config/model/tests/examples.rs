@@ -74,12 +74,13 @@ fn the_first_master_founds_a_cluster() {
     check_rules(cluster);
     assert_eq!(cluster.name.as_str(), "lab");
     assert!(cluster.admin_key.is_some());
-    let [workers, masters, others] = cluster.policy.rules.as_slice() else { panic!("{:?}", cluster.policy) };
-    assert_eq!((workers.certificate.ttl_seconds, workers.images.min_svn), (1800, 7));
-    assert_eq!(workers.ek.issuers, ["lab-ca"]);
-    assert_eq!(masters.certificate.roles, ["master"]);
-    assert!(masters.events.secure_boot && !masters.events.allow_unknown && masters.config.measured);
-    assert_eq!((masters.ek.hashes.as_str(), masters.config.digests.as_str()), ("inventory", "inventory"));
+    let [machines, others] = cluster.policy.rules.as_slice() else { panic!("{:?}", cluster.policy) };
+    assert_eq!((machines.certificate.ttl_seconds, machines.images.min_svn), (1800, 7));
+    assert_eq!(machines.ek.issuers, ["lab-ca"]);
+    // The master's own node renews by the same rule.
+    assert_eq!(machines.certificate.roles, ["worker", "master"]);
+    assert!(machines.events.secure_boot && !machines.events.allow_unknown && machines.config.measured);
+    assert_eq!((machines.ek.hashes.as_str(), machines.config.digests.as_str()), ("inventory", "inventory"));
     assert_eq!(others.policy, config_kube::PolicyName::Queue);
 }
 

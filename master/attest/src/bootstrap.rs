@@ -154,6 +154,9 @@ impl BootstrapDesk {
 
     /// `POST /bootstrap/v1/admit`.
     pub(crate) async fn admit(&self, incoming: Body) -> Answer {
+        if self.is_done() {
+            return taken();
+        }
         let admit: BootstrapAdmit = match answer::read(incoming, MAX_ADMIT_BODY, BODY_TIME).await {
             Ok(admit) => admit,
             Err(answer) => return answer,

@@ -123,7 +123,9 @@ impl Journal {
         let firmware = (&was.pinned_pcrs, &is.pinned_pcrs);
         if firmware.0 != firmware.1 && was.bound_ek == is.bound_ek {
             let by = by(after);
-            let message = format!("the firmware is another than before, and was learned anew: decided by {by}");
+            let message = format!(
+                "the firmware, or the databases of its Secure Boot, are others than before, and were learned anew: decided by {by}"
+            );
             self.tell(after, Severity::Warning, "FirmwareChanged", message).await;
         } else if firmware.0 != firmware.1 {
             let message = "the firmware was learned; another one will be refused".to_owned();

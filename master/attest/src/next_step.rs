@@ -13,6 +13,10 @@ const STEPS: &[(&[Code], &str)] = &[
         "if this firmware update is yours, allow it with the command below; the new firmware is learned then",
     ),
     (
+        &[Code::SecureBootDatabase],
+        "enrol the image's keys, or, if the keys and lists that it has are its maker's and yours, allow them with the command below; they are learned then",
+    ),
+    (
         &[
             Code::ImageUnknown,
             Code::ImageLoader,
@@ -36,7 +40,7 @@ const STEPS: &[(&[Code], &str)] = &[
         "give the machine the user-data that the inventory knows, or allow what it has: put the digest that was found (see the checks) into spec.configDigests: kubectl edit machine NAME",
     ),
     (
-        &[Code::SecureBootOff, Code::SecureBootDatabase, Code::OutsideArguments, Code::EventUnknown],
+        &[Code::SecureBootOff, Code::OutsideArguments, Code::EventUnknown],
         "look at the machine's firmware settings and at who can change them, and put them right",
     ),
     (

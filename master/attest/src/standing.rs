@@ -38,7 +38,7 @@ pub(crate) async fn keep_nodes(client: &Client, inventory: &Inventory) {
                 tracing::warn!(error = %error, node = machine.node_name(), "cannot make a static machine's Node");
                 pause = PAUSE;
             }
-            let state = machine.status.as_ref().map_or(MachineState::Pending, |status| status.state);
+            let state = standing(machine);
             let uid = machine.metadata.uid.clone().unwrap_or_default();
             let wanted = policy.as_ref().and_then(|policy| marks::wanted(machine, &policy.spec));
             let target = (state, wanted);
@@ -78,8 +78,16 @@ async fn see_to(
     }
 }
 
+/// What a machine's Node is tainted for: a retired one is no better than an Untrusted one.
+fn standing(machine: &Machine) -> MachineState {
+    if machine.spec.retired {
+        return MachineState::Untrusted;
+    }
+    machine.status.as_ref().map_or(MachineState::Pending, |status| status.state)
+}
+
 async fn taint(client: &Client, machine: &Machine) -> Result<(), ApiError> {
-    let state = machine.status.as_ref().map_or(MachineState::Pending, |status| status.state);
+    let state = standing(machine);
     let Some(node) = client.get_opt::<Node>(None, machine.node_name()).await? else { return Ok(()) };
     let have = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
     let Some(taints) = node::retaint(&have, state) else { return Ok(()) };

@@ -158,3 +158,73 @@ impl ServerCertVerifier for NodeVerifier {
         self.inner.supported_verify_schemes()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use config_kube::identity::NODES_GROUP;
+    use config_kube::k8s_openapi::api::certificates::v1::{
+        CertificateSigningRequest, CertificateSigningRequestCondition,
+    };
+    use config_kube::{Machine, MachineSpec};
+    use master_ca::{ApprovedRequest, FileKeeper, KUBELET_CLIENT_SIGNER, KUBELET_SERVING_SIGNER};
+    use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
+
+    const ADDRESS: &str = "192.168.77.12";
+
+    fn authority(folder: &std::path::Path) -> Arc<Authority> {
+        Arc::new(Authority::open(folder, "lab", Arc::new(FileKeeper), SystemTime::now()).unwrap())
+    }
+
+    /// A kubelet's certificate by a signer of upstream's, as an admin approved it.
+    fn chain(authority: &Authority, node: &str, signer: &str) -> Vec<CertificateDer<'static>> {
+        let serving = signer == KUBELET_SERVING_SIGNER;
+        let names = if serving { vec![ADDRESS.to_owned()] } else { Vec::new() };
+        let mut params = CertificateParams::new(names).unwrap();
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::OrganizationName, NODES_GROUP);
+        params.distinguished_name.push(DnType::CommonName, node_user(node));
+        let key = KeyPair::generate().unwrap();
+        let mut object = CertificateSigningRequest::default();
+        object.spec.signer_name = signer.to_owned();
+        object.spec.request.0 = params.serialize_request(&key).unwrap().pem().unwrap().into_bytes();
+        let usage = if serving { "server auth" } else { "client auth" };
+        object.spec.usages = Some(vec!["digital signature".to_owned(), usage.to_owned()]);
+        object.status.get_or_insert_default().conditions = Some(vec![CertificateSigningRequestCondition {
+            type_: "Approved".to_owned(),
+            status: "True".to_owned(),
+            ..Default::default()
+        }]);
+        let approved = ApprovedRequest::from_object(&object).unwrap().unwrap();
+        authority.issue_approved(&approved, SystemTime::now()).unwrap().chain()
+    }
+
+    fn verdict(dialer: &Dialer, node: &str, chain: &[CertificateDer<'_>]) -> Result<(), rustls::Error> {
+        let inner = dialer.means().unwrap().verifier;
+        let verifier = NodeVerifier { inner, node: node.to_owned(), machines: dialer.machines.clone() };
+        let name = ServerName::try_from(ADDRESS).unwrap();
+        verifier.verify_server_cert(&chain[0], &chain[1..], &name, &[], UnixTime::now()).map(drop)
+    }
+
+    #[test]
+    fn a_node_is_known_by_its_own_serving_certificate_and_no_other() {
+        let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (own, other) = (authority(folder.path()), authority(elsewhere.path()));
+        let machines = Arc::new(MachineDenyList::default());
+        let dialer = Dialer::new(Arc::clone(&own), Arc::clone(&machines)).unwrap();
+        let good = chain(&own, "worker-1", KUBELET_SERVING_SIGNER);
+        assert_eq!(verdict(&dialer, "worker-1", &good), Ok(()));
+        let stranger = verdict(&dialer, "worker-1", &chain(&own, "worker-2", KUBELET_SERVING_SIGNER));
+        assert_eq!(stranger, Err(CertificateError::NotValidForName.into()), "another node's certificate");
+        let client = verdict(&dialer, "worker-1", &chain(&own, "worker-1", KUBELET_CLIENT_SIGNER));
+        assert!(client.is_err(), "a certificate for another use");
+        let foreign = verdict(&dialer, "worker-1", &chain(&other, "worker-1", KUBELET_SERVING_SIGNER));
+        assert!(foreign.is_err(), "another cluster's certificate");
+        // Once the name is a Machine's, a certificate of no proof is none of it.
+        let mut machine = Machine::named("worker-1", MachineSpec::default());
+        machine.metadata.uid = Some("uid-1".to_owned());
+        machines.set(&machine);
+        let taken = verdict(&dialer, "worker-1", &good);
+        assert!(matches!(&taken, Err(rustls::Error::General(why)) if why.contains("no proof")), "{taken:?}");
+    }
+}

@@ -277,14 +277,17 @@ impl Claimant {
         &self.rule
     }
 
-    /// What is asked for, for good: this machine in this boot and this state. SHA-256 over EK hash, Name(NK) and the digest
-    /// of the quoted registers; without a TPM over label, hash of the node key and hash of the claims.
+    /// What is asked for, for good: this machine in this boot and this state, with what it claims to be. SHA-256 over EK hash,
+    /// Name(NK), the quoted registers and the hash of the claims; without a TPM over label, hash of the node key and hash of the
+    /// claims.
     pub fn id(&self) -> Digest {
         match &self.basis {
             Basis::Attested(attested) => {
                 let registers: Vec<u8> = attested.state.registers.values().flat_map(|value| value.0).collect();
                 let pending = &attested.pending;
-                Digest::of_parts(&[pending.ek_hash().as_bytes(), pending.names().nk.as_bytes(), &registers])
+                let claims = pending.claims().hash();
+                let (ek, nk) = (pending.ek_hash(), &pending.names().nk);
+                Digest::of_parts(&[ek.as_bytes(), nk.as_bytes(), &registers, claims.as_bytes()])
             }
             Basis::Keyed(keyed) => {
                 let label = unproven::PROTOCOL.as_bytes();

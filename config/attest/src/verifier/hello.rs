@@ -3,19 +3,18 @@
 use super::{Reference, identity};
 use crate::code::Code;
 use crate::digest::Digest;
-use crate::inventory::{machine_id, state};
+use crate::inventory::{known, machine_id, state};
 use crate::pcr::QUOTE_PCRS;
+use crate::policy::CheckedRule;
 use crate::question::{Channel, Names, Purpose, mac, question};
 use crate::sessions::{HalfOpen, Opening};
 use crate::tpm::{Attributes, Entropy, Public, make_credential, template};
 use crate::verdict::{Checks, MachineId, Refusal, Stop, Verdict};
 use crate::wire::{Challenge, Claims, Hello, Keys, PROTOCOL, SESSION_SECONDS, SessionId, Transcript};
+use config_kube::machine::{Counters, EkSelector};
 use config_kube::pratique::Check;
 use config_kube::{Machine, MachineState};
 use zeroize::Zeroizing;
-
-/// Longest EK certificate that a session keeps, in bytes; real ones have some 1,200. Longer ones are checked and let go.
-const KEPT_CERTIFICATE: usize = 2048;
 
 /// A caller with keys of the right form for a Machine that may join. Proves nothing about who calls: the public areas and
 /// the EK certificate are no secrets.
@@ -25,21 +24,28 @@ pub struct Admitted {
     subject: Subject,
     ek_hash: Digest,
     parsed: ParsedKeys,
-    ek_certificate: Kept,
+    ek_certificate: Option<Vec<u8>>,
     names: Names,
     csr_hash: Digest,
     claims: Claims,
     channel: Channel,
+    then: Box<Then>,
     checks: Vec<Check>,
 }
 
-/// An EK certificate after it was checked.
+/// What held when a caller was looked at, which may be otherwise when it answers.
 #[derive(Debug)]
-enum Kept {
-    /// As it was sent, if one was.
-    Whole(Option<Vec<u8>>),
-    /// Longer than is kept.
-    TooLong,
+struct Then {
+    rule: CheckedRule,
+    ek: EkSelector,
+    counters: Option<Counters>,
+}
+
+impl Then {
+    fn of(machine: &Machine, reference: &Reference<'_>) -> Box<Self> {
+        let counters = known(machine).and_then(|status| status.counters);
+        Box::new(Self { rule: reference.rule.clone(), ek: machine.spec.ek.clone(), counters })
+    }
 }
 
 /// Which machine a caller says that it is.
@@ -96,7 +102,7 @@ pub fn check_hello(
 ) -> Result<Admitted, Box<Refusal>> {
     let mut draft = Draft::new(Purpose::Join, &hello.claims, hello.csr_hash, channel);
     match draft.join(hello, reference, now) {
-        Ok((keys, subject)) => Ok(draft.finish(keys, subject)),
+        Ok((keys, subject, then)) => Ok(draft.finish(keys, subject, then)),
         Err(stop) => Err(draft.refuse(stop)),
     }
 }
@@ -111,7 +117,7 @@ pub fn check_renewal(
 ) -> Result<Admitted, Box<Refusal>> {
     let mut draft = Draft::new(Purpose::Renew, &hello.claims, hello.csr_hash, channel);
     match draft.renew(hello, peer, reference, now) {
-        Ok((keys, machine)) => Ok(draft.finish(keys, Subject::Known(machine))),
+        Ok((keys, machine, then)) => Ok(draft.finish(keys, Subject::Known(machine), then)),
         Err(stop) => Err(draft.refuse(stop)),
     }
 }
@@ -127,7 +133,7 @@ pub(crate) fn admit_bootstrap(
 ) -> Result<Admitted, Box<Refusal>> {
     let mut draft = Draft::new(Purpose::Bootstrap, claims, root_hash, channel);
     match draft.identify(keys, reference, now) {
-        Ok((keys, subject)) => Ok(draft.finish(keys, subject)),
+        Ok((keys, subject, then)) => Ok(draft.finish(keys, subject, then)),
         Err(stop) => Err(draft.refuse(stop)),
     }
 }
@@ -151,8 +157,28 @@ struct Draft<'a> {
 struct Keyed {
     ek_hash: Digest,
     parsed: ParsedKeys,
-    ek_certificate: Kept,
+    ek_certificate: Option<Vec<u8>>,
     names: Names,
+}
+
+/// That keys are those recorded at the last whole exchange of a Machine.
+pub(super) fn recorded(machine: &Machine, ek_hash: &Digest, names: &Names, checks: &mut Checks) -> Result<(), Stop> {
+    let status = machine.status.clone().unwrap_or_default();
+    let recorded = [
+        ("recorded EK", status.bound_ek.unwrap_or_default(), ek_hash.to_text()),
+        ("recorded AK", status.ak_name.unwrap_or_default(), names.ak.to_hex()),
+        ("recorded NK", status.nk_name.unwrap_or_default(), names.nk.to_hex()),
+    ];
+    for (check, wanted, found) in recorded {
+        checks.must(check, Code::RenewalKeys, wanted == found, wanted, found)?;
+    }
+    Ok(())
+}
+
+/// That a Machine is in a state in which it renews.
+pub(super) fn may_renew(machine: &Machine, checks: &mut Checks) -> Result<(), Stop> {
+    let trusted = state(machine) == MachineState::Trusted;
+    checks.must("state", Code::RenewalState, trusted, "Trusted", format!("{:?}", state(machine)))
 }
 
 impl<'a> Draft<'a> {
@@ -167,7 +193,7 @@ impl<'a> Draft<'a> {
         refusal(stop, self.checks, self.ek_hash, claims)
     }
 
-    fn finish(self, keyed: Keyed, subject: Subject) -> Admitted {
+    fn finish(self, keyed: Keyed, subject: Subject, then: Box<Then>) -> Admitted {
         Admitted {
             purpose: self.purpose,
             subject,
@@ -178,11 +204,17 @@ impl<'a> Draft<'a> {
             csr_hash: self.csr_hash,
             claims: self.claims.clone(),
             channel: self.channel.clone(),
+            then,
             checks: self.checks.into_list(),
         }
     }
 
-    fn join(&mut self, hello: &Hello, reference: &Reference<'_>, now: u64) -> Result<(Keyed, Subject), Stop> {
+    fn join(
+        &mut self,
+        hello: &Hello,
+        reference: &Reference<'_>,
+        now: u64,
+    ) -> Result<(Keyed, Subject, Box<Then>), Stop> {
         self.protocol(&hello.protocol)?;
         self.identify(&hello.keys, reference, now)
     }
@@ -192,7 +224,12 @@ impl<'a> Draft<'a> {
     }
 
     /// In this order: size, inventory, key attributes, EK hash and chain. (The caller has done size of the body and rate.)
-    fn identify(&mut self, keys: &Keys, reference: &Reference<'_>, now: u64) -> Result<(Keyed, Subject), Stop> {
+    fn identify(
+        &mut self,
+        keys: &Keys,
+        reference: &Reference<'_>,
+        now: u64,
+    ) -> Result<(Keyed, Subject, Box<Then>), Stop> {
         self.limits()?;
         let (ek, ek_spki, ek_hash) = self.endorsement_key(keys)?;
         let found = identity::find(&ek_hash, self.claims, reference, &mut self.checks)?;
@@ -200,7 +237,8 @@ impl<'a> Draft<'a> {
         let keyed = self.keys(keys, ek, ek_hash)?;
         let certificate = keys.ek_certificate.as_ref().map(crate::wire::Blob::as_bytes);
         identity::endorsement(&found, &ek_hash, &ek_spki, certificate, reference, now, &mut self.checks)?;
-        Ok((keyed, found.subject()))
+        let then = Then::of(found.machine(), reference);
+        Ok((keyed, found.subject(), then))
     }
 
     fn renew(
@@ -209,17 +247,19 @@ impl<'a> Draft<'a> {
         peer: &RenewingPeer,
         reference: &Reference<'_>,
         now: u64,
-    ) -> Result<(Keyed, MachineId), Stop> {
+    ) -> Result<(Keyed, MachineId, Box<Then>), Stop> {
         self.protocol(&hello.protocol)?;
         self.limits()?;
-        let (ek, _, ek_hash) = self.endorsement_key(&hello.keys)?;
+        let (ek, ek_spki, ek_hash) = self.endorsement_key(&hello.keys)?;
         let machine = self.renewing_machine(peer, reference)?;
         identity::admissible(machine, &ek_hash, self.claims, reference, now, &mut self.checks)?;
-        let trusted = state(machine) == MachineState::Trusted;
-        self.checks.must("state", Code::RenewalState, trusted, "Trusted", format!("{:?}", state(machine)))?;
+        may_renew(machine, &mut self.checks)?;
         let keyed = self.keys(&hello.keys, ek, ek_hash)?;
         self.recorded_keys(machine, &keyed, peer)?;
-        Ok((keyed, machine_id(machine)))
+        let certificate = keyed.ek_certificate.as_deref();
+        let found = identity::Found::Known(machine);
+        identity::endorsement(&found, &ek_hash, &ek_spki, certificate, reference, now, &mut self.checks)?;
+        Ok((keyed, machine_id(machine), Then::of(machine, reference)))
     }
 
     fn limits(&mut self) -> Result<(), Stop> {
@@ -247,15 +287,7 @@ impl<'a> Draft<'a> {
     }
 
     fn recorded_keys(&mut self, machine: &Machine, keyed: &Keyed, peer: &RenewingPeer) -> Result<(), Stop> {
-        let status = machine.status.clone().unwrap_or_default();
-        let recorded = [
-            ("recorded EK", status.bound_ek.unwrap_or_default(), keyed.ek_hash.to_text()),
-            ("recorded AK", status.ak_name.unwrap_or_default(), keyed.names.ak.to_hex()),
-            ("recorded NK", status.nk_name.unwrap_or_default(), keyed.names.nk.to_hex()),
-        ];
-        for (check, wanted, found) in recorded {
-            self.checks.must(check, Code::RenewalKeys, wanted == found, wanted, found)?;
-        }
+        recorded(machine, &keyed.ek_hash, &keyed.names, &mut self.checks)?;
         let same = keyed.parsed.nk_spki == peer.spki;
         let found = if same { "the node key" } else { "another key" };
         self.checks.must("certificate key", Code::RenewalIdentity, same, "the node key", found)
@@ -286,10 +318,7 @@ impl<'a> Draft<'a> {
             .spki()
             .map_err(on_curve)
             .map_err(|(fault, wanted)| self.checks.fail("NK template", Code::NkTemplate, wanted, fault))?;
-        let ek_certificate = match keys.ek_certificate.as_ref().map(crate::wire::Blob::as_bytes) {
-            Some(der) if der.len() > KEPT_CERTIFICATE => Kept::TooLong,
-            certificate => Kept::Whole(certificate.map(<[u8]>::to_vec)),
-        };
+        let ek_certificate = keys.ek_certificate.as_ref().map(|der| der.as_bytes().to_vec());
         Ok(Keyed { ek_hash, parsed: ParsedKeys { ek, ak, nk, nk_spki }, ek_certificate, names })
     }
 
@@ -403,10 +432,19 @@ impl Pending {
         self.admitted.purpose
     }
 
-    /// The EK's SubjectPublicKeyInfo and certificate; none where the certificate is longer than is kept.
+    /// The EK's SubjectPublicKeyInfo, and the certificate that was sent for it.
     pub(super) fn endorsement(&self) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
-        let Kept::Whole(certificate) = &self.admitted.ek_certificate else { return None };
-        Some((self.admitted.parsed.ek.spki().ok()?, certificate.clone()))
+        Some((self.admitted.parsed.ek.spki().ok()?, self.admitted.ek_certificate.clone()))
+    }
+
+    /// Whether the hello was looked at under this rule, and this word of the Machine on its keys.
+    pub(super) fn seen_under(&self, rule: &CheckedRule, machine: &Machine) -> bool {
+        self.admitted.then.rule == *rule && self.admitted.then.ek == machine.spec.ek
+    }
+
+    /// The TPM's counters that were known at the hello.
+    pub(super) fn counters(&self) -> Option<Counters> {
+        self.admitted.then.counters
     }
 
     /// SHA-256 of the EK's SubjectPublicKeyInfo.

@@ -1,12 +1,12 @@
 //! Phase 2: the TPM's word, first that it is this exchange's, then what it says.
 
 use super::hello::refusal;
-use super::{Pending, Reference, Subject, identity, state};
+use super::{Pending, Reference, Subject, hello, identity, state};
 use crate::code::Code;
 use crate::digest::Digest;
 use crate::inventory::machine_id;
 use crate::pcr::{QUOTE_PCRS, Selection};
-use crate::question::Channel;
+use crate::question::{Channel, Purpose};
 use crate::tpm::{
     Attest, Attested as Body, ClockInfo, ENDORSEMENT_HIERARCHY, EcdsaSignature, HashAlg, NULL_HIERARCHY, TpmError,
     qualified_name_of_primary, template,
@@ -114,7 +114,9 @@ pub(crate) fn check_proof(
     };
     // From here on HMAC(S, Q) and the AK's signature over Q hold: this is the Machine's own word.
     let proven = proven_of(pending.subject());
-    match said(&pending, &quote, proof, &machine, reference, now, &mut checks) {
+    let outcome = wanted_still(&pending, &machine, own, reference, now, &mut checks)
+        .and_then(|()| said(&pending, &quote, proof, &machine, reference, now, &mut checks));
+    match outcome {
         Ok(state) => Ok(Attested { proven, own, machine, pending, state, checks }),
         Err(stop) => Err(proven_refusal(proven.filter(|_| own), &pending, checks, stop)),
     }
@@ -243,6 +245,37 @@ fn signature(name: &str, code: Code, signed: &Signed, pending: &Pending, checks:
     checks.must(&check, code, good, WANTED, if good { "verified" } else { "does not verify" })
 }
 
+/// That the machine may still do what it began. Since phase 1 another session of it may have had it retired, bound, found Suspect
+/// or Untrusted, or its keys recorded anew; the rule may be another, or what the Machine says of its endorsement keys.
+fn wanted_still(
+    pending: &Pending,
+    machine: &Machine,
+    own: bool,
+    reference: &Reference<'_>,
+    now: u64,
+    checks: &mut Checks,
+) -> Result<(), Stop> {
+    let mut again = Checks::default();
+    let mut look = || {
+        identity::admissible(machine, &pending.ek_hash(), pending.claims(), reference, now, &mut again)?;
+        if pending.purpose() == Purpose::Renew {
+            hello::may_renew(machine, &mut again)?;
+            hello::recorded(machine, &pending.ek_hash(), pending.names(), &mut again)?;
+        }
+        if !reference.rule.enforces() || pending.seen_under(reference.rule, machine) {
+            return Ok(());
+        }
+        let found = if own { identity::Found::Known(machine) } else { identity::Found::ByIssuer(machine) };
+        let (spki, certificate) = pending.endorsement().ok_or(Stop(Code::EkTemplate))?;
+        identity::endorsement(&found, &pending.ek_hash(), &spki, certificate.as_deref(), reference, now, &mut again)
+    };
+    let outcome = look();
+    if outcome.is_err() {
+        checks.extend(again);
+    }
+    outcome
+}
+
 /// What the machine says with its quote, and whether it is wanted.
 fn said(
     pending: &Pending,
@@ -253,12 +286,6 @@ fn said(
     now: u64,
     checks: &mut Checks,
 ) -> Result<state::Accepted, Stop> {
-    // The Machine may have been retired, bound or found untrusted since phase 1, by another session of the same machine.
-    let mut again = Checks::default();
-    if let Err(stop) = identity::admissible(machine, &pending.ek_hash(), pending.claims(), reference, now, &mut again) {
-        checks.extend(again);
-        return Err(stop);
-    }
     let wanted = qualified_name_of_primary(ENDORSEMENT_HIERARCHY, &pending.names().ak);
     let found = &quote.qualified_signer;
     checks.must("AK hierarchy", Code::AkHierarchy, *found == wanted, hex::encode(&wanted), hex::encode(found))?;
@@ -266,6 +293,7 @@ fn said(
     certification(pending, proof, checks)?;
     let said = state::Said {
         purpose: pending.purpose(),
+        then: pending.counters(),
         clock: quote.clock_info,
         pcrs: &proof.pcrs,
         log: proof.event_log.as_bytes(),

@@ -6,6 +6,7 @@ use super::claimant::{Asks, standing};
 use super::{Pending, Reference, Standing, identity, requests, state};
 use crate::code::Code;
 use crate::digest::Digest;
+use crate::inventory::known;
 use crate::name;
 use crate::policy::Decides;
 use crate::question::Purpose;
@@ -94,6 +95,7 @@ impl Shown {
         let quote = Attest::parse(proof.quote.attest.as_bytes()).map_err(|_unlike_then| Stop(Code::AttestMalformed))?;
         let said = state::Said {
             purpose: Purpose::Join,
+            then: known(machine).and_then(|status| status.counters),
             clock: quote.clock_info,
             pcrs: &proof.pcrs,
             log: proof.event_log.as_bytes(),

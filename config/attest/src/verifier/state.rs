@@ -21,12 +21,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Registers that are learned at first admission.
 pub(super) const PINNED_PCRS: [u8; 2] = [0, 2];
+/// The register of Secure Boot.
+const SECURE_BOOT_PCR: u8 = 7;
 /// Registers in which the release is recognised.
 const IMAGE_PCRS: [u8; 3] = [9, 4, 11];
 
 /// What a machine says.
 pub(super) struct Said<'a> {
     pub(super) purpose: Purpose,
+    /// The counters that were known when it was asked.
+    pub(super) then: Option<Counters>,
     pub(super) clock: ClockInfo,
     pub(super) pcrs: &'a BTreeMap<u8, Digest>,
     pub(super) log: &'a [u8],
@@ -84,12 +88,18 @@ fn judge(said: &Said<'_>, machine: &Machine, reference: &Reference<'_>, now: u64
         checks.test("Secure Boot", Code::SecureBootOff, good, wanted, if on { "on" } else { "off" });
     }
     let before = checks.failures();
-    let found = image(said, machine, secure_boot, reference, checks);
+    let mut others = None;
+    let mut look = |started: Started<'_>, checks: &mut Checks| {
+        others = databases(started, said, machine, log.as_ref(), now, checks);
+    };
+    let found = image(said, machine, secure_boot, reference, &mut look, checks);
     let taken = checks.failures() == before;
     if let (Some(log), Some((_, boot))) = (&log, &found) {
-        facts::consume(log, boot, reference.rule.allow_unknown, checks);
+        let learned = others.map(|_| SECURE_BOOT_PCR);
+        facts::consume(log, boot, learned, reference.rule.allow_unknown, checks);
     }
-    let pinned = firmware(said, machine, now, checks);
+    let mut pinned = firmware(said, machine, now, checks);
+    pinned.extend(others.map(|value| (SECURE_BOOT_PCR, value)));
     let image = found.filter(|_| taken).map(|(release, _)| {
         let manifest = release.manifest();
         ProvenImage { id: manifest.id.clone(), role: manifest.role.clone(), svn: manifest.svn }
@@ -97,7 +107,8 @@ fn judge(said: &Said<'_>, machine: &Machine, reference: &Reference<'_>, now: u64
     Accepted { image, config, clock: said.clock, pinned, registers: said.pcrs.clone() }
 }
 
-/// Resets and restarts never go down; the clock never goes down within equal counts.
+/// Resets and restarts never go down; the clock never goes down within equal counts. Of two exchanges of one machine the older
+/// may be answered last, by whoever holds back what is on its way: then it is late, and nothing is wrong with the machine.
 fn counters(said: &Said<'_>, machine: &Machine, checks: &mut Checks) {
     let now = said.clock;
     let show = |reset, restart, clock, safe| format!("reset {reset} restart {restart} clock {clock} ms safe {safe}");
@@ -108,7 +119,13 @@ fn counters(said: &Said<'_>, machine: &Machine, checks: &mut Checks) {
         return;
     };
     let before = (reset_count, restart_count, clock);
-    let good = (now.reset_count, now.restart_count, now.clock) >= before;
+    let shown = (now.reset_count, now.restart_count, now.clock);
+    let good = shown >= before;
+    let then = said.then.map(|then| (then.reset_count, then.restart_count, then.clock));
+    if !good && then != Some(before) && then.is_none_or(|then| shown >= then) {
+        checks.test("counters", Code::Overtaken, false, "nothing newer proved since the challenge", &found);
+        return;
+    }
     let wanted = format!("at least {}", show(reset_count, restart_count, clock, safe));
     checks.test("counters", Code::CountersWentBack, good, wanted, &found);
     if said.purpose == Purpose::Renew {
@@ -185,6 +202,7 @@ fn image<'a>(
     machine: &Machine,
     secure_boot: Option<bool>,
     reference: &Reference<'a>,
+    databases: &mut dyn FnMut(Started<'_>, &mut Checks),
     checks: &mut Checks,
 ) -> Option<Started<'a>> {
     let rule = reference.rule;
@@ -225,9 +243,7 @@ fn image<'a>(
         };
         register(&manifest.id, boot, pcr, code, said, checks);
     }
-    if boot.pcrs.contains_key(&7) {
-        register(&manifest.id, boot, 7, Code::SecureBootDatabase, said, checks);
-    }
+    databases((release, boot), checks);
     let keys =
         if rule.enforces() { rule.release_keys.join(", ") } else { "a release key of the configuration".to_owned() };
     let by = if release.verified_by().is_empty() { "none".to_owned() } else { release.verified_by().join(", ") };
@@ -244,6 +260,39 @@ fn register(id: &str, boot: &Boot, pcr: u8, code: Code, said: &Said<'_>, checks:
     let allowed: Vec<String> = boot.pcrs.get(&pcr).into_iter().flatten().map(Digest::to_hex).collect();
     let wanted = format!("{id}: {}", allowed.join(", "));
     checks.test(&format!("image: PCR {pcr}"), code, allows(boot, pcr, &said.pcr(pcr)), wanted, said.pcr(pcr));
+}
+
+/// The databases of Secure Boot are the release's, or other ones that an admin's re-admission has learned: a maker's keys, or
+/// the list of revoked programs that came with an update. Those are told.
+fn databases(
+    (release, boot): Started<'_>,
+    said: &Said<'_>,
+    machine: &Machine,
+    log: Option<&EventLog>,
+    now: u64,
+    checks: &mut Checks,
+) -> Option<Digest> {
+    let found = said.pcr(SECURE_BOOT_PCR);
+    let id = &release.manifest().id;
+    if !boot.pcrs.contains_key(&SECURE_BOOT_PCR) {
+        return None;
+    }
+    if allows(boot, SECURE_BOOT_PCR, &found) {
+        register(id, boot, SECURE_BOOT_PCR, Code::SecureBootDatabase, said, checks);
+        return None;
+    }
+    let before = known(machine).and_then(|status| status.pinned_pcrs.get(&SECURE_BOOT_PCR.to_string()));
+    let check = format!("image: PCR {SECURE_BOOT_PCR}");
+    if readmitted(machine, now) {
+        checks.pass(&check, "learned", found);
+        return Some(found);
+    }
+    let allowed = boot.pcrs.get(&SECURE_BOOT_PCR).into_iter().flatten().map(Digest::to_hex).chain(before.cloned());
+    let wanted = format!("{id}: {}", allowed.collect::<Vec<_>>().join(", "));
+    let others = log.map(|log| facts::other_databases(log, boot).join(", ")).unwrap_or_default();
+    let shown = if others.is_empty() { found.to_hex() } else { format!("{found}, by another {others}") };
+    let good = before.is_some_and(|before| before.parse() == Ok(found));
+    checks.test(&check, Code::SecureBootDatabase, good, wanted, shown).then_some(found)
 }
 
 fn registers(said: &Said<'_>) -> String {

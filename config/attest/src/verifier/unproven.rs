@@ -239,11 +239,16 @@ fn renewing(found: &Found<'_>, hello: &Hello, peer: &RenewingPeer, checks: &mut 
         && peer.spki == hello.key.as_bytes();
     let shown = format!("{} (uid {})", peer.node_name, peer.machine_uid);
     checks.must("certificate", Code::RenewalIdentity, same, "the Machine's certificate over this key", shown)?;
+    may_renew(machine, hello.key.as_bytes(), checks)
+}
+
+/// The state in which a Machine renews, and the key.
+fn may_renew(machine: &Machine, spki: &[u8], checks: &mut Checks) -> Result<(), Stop> {
     let standing = state(machine);
     let good = standing == MachineState::Unproven;
     checks.must("state", Code::RenewalState, good, "Unproven", format!("{standing:?}"))?;
     let recorded = recorded_key(machine).unwrap_or_default();
-    let shown = Digest::of(hello.key.as_bytes()).to_text();
+    let shown = Digest::of(spki).to_text();
     checks.must("recorded node key", Code::RenewalKeys, recorded == shown, recorded, &shown)
 }
 
@@ -391,6 +396,9 @@ fn look_again(
     let found_now = if same { "the same" } else { "gone, or another" };
     checks.must("inventory", Code::MachineUnknown, same, "the Machine of phase 1", found_now)?;
     admissible(&found, claims, reference, now, checks)?;
+    if pending.admitted.purpose == Purpose::Renew {
+        may_renew(found.machine(), &pending.admitted.spki, checks)?;
+    }
     not_in_use(found.machine(), &Digest::of(&pending.admitted.spki), reference, now, checks)?;
     Ok(found.machine().clone())
 }

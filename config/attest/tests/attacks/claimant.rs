@@ -145,6 +145,24 @@ fn what_was_let_in_at_sight_is_not_in_the_inventory() {
     world.rule.policy = PolicyName::CloudVerify;
     world.rule.ek.issuers.clear();
     expect(Anonymous, Code::MachineUnknown, world.join(&machine));
+    expect(Anonymous, Code::MachineUnknown, world.renew(&machine));
+}
+
+/// A person approves what he was shown; with other claims it is another request.
+#[test]
+fn an_approval_is_for_the_claims_that_were_shown() {
+    let (mut world, mut machine) = open(PolicyName::Queue);
+    let first = claimed(world.claim(&machine));
+    let approval = person(&first);
+    let shown = machine.claims.clone();
+    machine.claims.addresses.push("192.168.77.99".to_owned());
+    let other = claimed(world.claim(&machine));
+    assert_ne!(first.id(), other.id());
+    expect(Anonymous, Code::PolicyRejects, world.approve(other, &approval));
+    machine.claims = shown;
+    let again = claimed(world.claim(&machine));
+    assert_eq!(first.id(), again.id());
+    world.approve(again, &approval).expect("what was shown");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use super::{Anonymous, Proven, accepted, expect, lab, refused};
 use config_attest::Code;
 use config_attest::testing::{EkKind, SoftMachine, World};
+use config_attest::verifier::RenewingPeer;
 use config_attest::wire::{Challenge, Evidence};
 use config_kube::MachineState;
 use config_kube::machine::EkSelector;
@@ -241,6 +242,81 @@ fn one_ek_under_two_names_at_once_is_one_node() {
         machine.clock.clock += 1;
         accepted(world.join(&machine));
     }
+}
+
+/// The same for a renewal.
+fn half_renewed(world: &mut World, machine: &SoftMachine) -> (Challenge, Evidence) {
+    let hello = machine.hello();
+    let machine_uid = world.object(&machine.node).metadata.uid.clone().unwrap_or_default();
+    let peer = RenewingPeer { machine_uid, node_name: machine.node.clone(), spki: machine.nk_spki() };
+    let challenge = world.renewal_challenge(&hello.0, &peer).expect("a challenge");
+    let evidence = machine.evidence(config_attest::Purpose::Renew, &hello, &challenge, &world.channel);
+    (challenge, evidence)
+}
+
+/// Whoever holds back what a machine sent, until it has tried again, makes nobody Untrusted.
+#[test]
+fn evidence_that_was_overtaken_denounces_nobody() {
+    let (mut world, mut machine) = lab();
+    for already_known in [false, true] {
+        if already_known {
+            accepted(world.join(&machine));
+        }
+        let (challenge, late) = half_open(&mut world, &machine);
+        machine.clock.clock += 1000;
+        accepted(world.join(&machine));
+        let refusal = world.verify(&challenge, &late).expect_err("late");
+        assert_eq!((refusal.code(), refusal.consequence()), (Code::Overtaken, None));
+    }
+    // What is below that which was known at the hello was restored, however late it comes.
+    let (challenge, _) = half_open(&mut world, &machine);
+    let now = machine.clock;
+    machine.clock.clock -= 500;
+    let hello = machine.hello();
+    let other = world.challenge(&hello.0).expect("a challenge");
+    let restored = machine.evidence(config_attest::Purpose::Join, &hello, &other, &world.channel);
+    machine.clock = now;
+    machine.clock.clock += 1000;
+    accepted(world.join(&machine));
+    expect(Proven, Code::CountersWentBack, world.verify(&other, &restored));
+    drop(challenge);
+}
+
+/// A renewal is begun in good standing; what another exchange of the machine found meanwhile counts for it.
+#[test]
+fn a_renewal_that_was_begun_before_is_none_of_a_suspect_or_of_another_boot() {
+    let (mut world, mut machine) = lab();
+    accepted(world.join(&machine));
+    machine.clock.clock += 1000;
+    let (challenge, evidence) = half_renewed(&mut world, &machine);
+    world.object("worker-1").status.get_or_insert_default().state = MachineState::Suspect;
+    expect(Proven, Code::RenewalState, world.verify(&challenge, &evidence));
+    accepted(world.join(&machine));
+    machine.clock.clock += 1000;
+    let (challenge, evidence) = half_renewed(&mut world, &machine);
+    let mut rebooted = machine.clone();
+    rebooted.boot(&world.image.clone(), "nocloud", b"version = 1\n");
+    accepted(world.join(&rebooted));
+    expect(Proven, Code::RenewalKeys, world.verify(&challenge, &evidence));
+    rebooted.clock.clock += 1000;
+    let (challenge, evidence) = half_renewed(&mut world, &rebooted);
+    accepted(world.verify(&challenge, &evidence));
+}
+
+/// How the rule wants an endorsement key to be known holds for renewals too, and for whoever was asked before it was so.
+#[test]
+fn a_stricter_word_on_endorsement_keys_counts_at_once() {
+    let (mut world, mut machine) = lab();
+    world.rule.ek.issuers.clear();
+    let certificate = machine.ek_certificate.take();
+    accepted(world.join(&machine));
+    let (challenge, evidence) = half_open(&mut world, &machine);
+    world.rule.ek.issuers = vec!["lab-ca".to_owned()];
+    machine.clock.clock += 1000;
+    expect(Anonymous, Code::EkCertificateMissing, world.renew(&machine));
+    expect(Proven, Code::EkCertificateMissing, world.verify(&challenge, &evidence));
+    machine.ek_certificate = certificate;
+    accepted(world.renew(&machine));
 }
 
 #[test]

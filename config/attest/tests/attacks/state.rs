@@ -403,6 +403,38 @@ fn firmware_is_learned_at_first_admission_and_held_to() {
 }
 
 #[test]
+fn secure_boot_databases_of_a_maker_are_learned_by_an_admins_act_and_held_to() {
+    let (mut world, mut machine) = lab();
+    world.image.list_events = true;
+    world.releases = vec![world.image.manifest().sign(&[&world.release_signer]).expect("a release")];
+    accepted(world.join(&machine));
+    let maker = |dbx: &[u8]| {
+        let dbx = dbx.to_vec();
+        move |image: &mut SoftImage| {
+            image.keys.db = b"db of a maker".to_vec();
+            image.keys.dbx = dbx;
+        }
+    };
+    let outcome = booted(&mut world, &mut machine, maker(b"revoked 1"));
+    let found = outcome.as_ref().err().map(|refusal| refusal.verdict().checks.clone()).unwrap_or_default();
+    assert!(found.iter().any(|check| !check.ok && check.actual.ends_with("by another db, dbx")), "{found:?}");
+    expect(Proven, Code::SecureBootDatabase, outcome);
+    world.object("worker-1").spec.readmit_until = Some("2030-01-01T00:00:00Z".to_owned());
+    // What else a re-admission lets through: nothing, and Secure Boot must be on.
+    let off = booted(&mut world, &mut machine, |image| image.keys.enabled = false);
+    expect(Proven, Code::SecureBootOff, off);
+    accepted(booted(&mut world, &mut machine, maker(b"revoked 1")));
+    world.object("worker-1").spec.readmit_until = None;
+    accepted(booted(&mut world, &mut machine, maker(b"revoked 1")));
+    let status = world.object("worker-1").status.clone().unwrap_or_default();
+    assert_eq!(status.pinned_pcrs.keys().map(String::as_str).collect::<Vec<_>>(), ["0", "2", "7"]);
+    // Another list is another act; the image's own keys never need one, and forget what was learned.
+    expect(Proven, Code::SecureBootDatabase, booted(&mut world, &mut machine, maker(b"revoked 1 and 2")));
+    accepted(booted(&mut world, &mut machine, |_| {}));
+    expect(Proven, Code::SecureBootDatabase, booted(&mut world, &mut machine, maker(b"revoked 1")));
+}
+
+#[test]
 fn counters_below_the_last_seen_are_a_restored_snapshot() {
     let (mut world, mut machine) = lab();
     machine.clock.restart_count = 3;

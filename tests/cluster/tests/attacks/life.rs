@@ -156,6 +156,22 @@ pub(crate) async fn retired_and_deleted(lab: &Lab) {
             assert!(start.elapsed() < Duration::from_secs(20), "{} is not denied", machine.node);
         }
     }
+    // Its pods are evicted like an Untrusted one's, and its Node is as before when the admin thinks better of it.
+    for retired in [true, false] {
+        lab.site.patch::<Machine>(&machine.node, &json!({ "spec": { "retired": retired } })).await;
+        let start = Instant::now();
+        while evicts(lab, &machine.node).await != retired {
+            assert!(start.elapsed() < Duration::from_secs(20), "retired is {retired}, and the taint is not so");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+/// Whether a Node's pods have to go.
+async fn evicts(lab: &Lab, node: &str) -> bool {
+    let node: Node = lab.site.get(node).await;
+    let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
+    taints.iter().any(|taint| taint.key == "pratique.dev/untrusted" && taint.effect == "NoExecute")
 }
 
 /// A pod on a node with a secret of its own; the secret's path.

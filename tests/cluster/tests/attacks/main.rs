@@ -143,6 +143,7 @@ fn shared() -> Vec<(&'static str, Story)> {
         life::renewal_with_anothers_certificate,
         life::restored_snapshot,
         updates::firmware_is_learned_and_pinned,
+        updates::secure_boot_databases_are_learned_and_pinned,
         updates::a_renewal_is_of_the_same_boot,
         life::retired_and_deleted,
         drift::revocation,

@@ -109,6 +109,32 @@ pub(crate) async fn firmware_is_learned_and_pinned(lab: &Lab) {
     lab.refused(&outcome, Code::FirmwareChanged, true).await;
 }
 
+/// A maker's keys and its list of revoked programs shut a machine out until an admin's one act learns them; that act is worth
+/// nothing for the list after them.
+pub(crate) async fn secure_boot_databases_are_learned_and_pinned(lab: &Lab) {
+    let (mut machine, _) = joined(lab).await;
+    let boot = |machine: &mut config_attest::testing::SoftMachine, dbx: &[u8]| {
+        let mut image = lab.image.clone();
+        image.keys.dbx = dbx.to_vec();
+        machine.boot(&image, "nocloud", CONFIG);
+    };
+    boot(&mut machine, b"revoked 1");
+    lab.refused(&lab.join(&machine).await, Code::SecureBootDatabase, true).await;
+    let until_then = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(1);
+    let act = json!({ "spec": { "readmitUntil": until_then.to_string() } });
+    lab.site.patch::<Machine>(&machine.node, &act).await;
+    let fresh = identity(&machine, &lab.until_accepted(&machine).await);
+    let status = lab.status(&machine.node).await;
+    assert_eq!(status.state, MachineState::Trusted);
+    assert!(status.pinned_pcrs.contains_key("7"), "{:?}", status.pinned_pcrs);
+    lab.site.patch::<Machine>(&machine.node, &json!({ "spec": { "readmitUntil": null } })).await;
+    machine.clock.clock += 1000;
+    lab.renew(&machine, &fresh).await.accepted();
+    boot(&mut machine, b"revoked 1 and 2");
+    let outcome = lab.until(Code::SecureBootDatabase, async || lab.join(&machine).await).await;
+    lab.refused(&outcome, Code::SecureBootDatabase, true).await;
+}
+
 /// A renewal is of the boot and the keys of the whole exchange before it; who becomes Suspect is given no new pods, and heals
 /// by the whole exchange.
 pub(crate) async fn a_renewal_is_of_the_same_boot(lab: &Lab) {
