@@ -4,7 +4,7 @@ use clap::Parser;
 use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
-use tests_fuzz::run::{Until, run};
+use tests_fuzz::run::{Until, corpus, keep, run};
 use tests_fuzz::targets;
 
 /// Mutates golden inputs and feeds every decoder of bytes from outside.
@@ -26,12 +26,22 @@ fn main() -> ExitCode {
         |name: &str| arguments.targets.is_empty() || arguments.targets.iter().any(|part| name.contains(part.as_str()));
     let mut out = std::io::stdout().lock();
     let mut code = ExitCode::SUCCESS;
-    for target in targets::all().iter().filter(|target| wanted(target.name)) {
+    let all = match targets::all() {
+        Ok(all) => all,
+        Err(error) => {
+            writeln!(out, "the corpus cannot be read: {error}").ok();
+            return ExitCode::FAILURE;
+        }
+    };
+    for target in all.iter().filter(|target| wanted(target.name)) {
         let line = match run(target, arguments.seed, Until::Elapsed(Duration::from_secs(arguments.seconds))) {
             Ok(cases) => format!("{}: {cases} cases, nothing found", target.name),
             Err(finding) => {
                 code = ExitCode::FAILURE;
-                format!("FOUND {finding}")
+                match keep(&corpus(), &finding) {
+                    Ok(file) => format!("FOUND {finding}\n  kept as {}", file.display()),
+                    Err(error) => format!("FOUND {finding}\n  not kept: {error}"),
+                }
             }
         };
         if writeln!(out, "{line}").is_err() {

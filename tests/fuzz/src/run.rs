@@ -2,7 +2,9 @@
 
 use crate::mutate::{self, Random};
 use std::fmt;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Longest time that one case may take, on a busy machine without optimisation.
@@ -61,6 +63,37 @@ pub struct Finding {
     pub what: String,
     /// The input.
     pub input: Vec<u8>,
+}
+
+/// The folder of this crate with the inputs that are kept: a folder for each target.
+pub fn corpus() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus")
+}
+
+/// The inputs of a target that a corpus keeps, by their files' names; none where it has no folder.
+///
+/// # Errors
+/// A file that can't be read.
+pub fn kept(corpus: &Path, target: &str) -> io::Result<Vec<Vec<u8>>> {
+    let folder = corpus.join(target);
+    if !folder.exists() {
+        return Ok(Vec::new());
+    }
+    let mut files = std::fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<PathBuf>>>()?;
+    files.sort();
+    files.iter().map(std::fs::read).collect()
+}
+
+/// Keeps what was found, so that every later run begins with it; tells the file.
+///
+/// # Errors
+/// A file that can't be written.
+pub fn keep(corpus: &Path, finding: &Finding) -> io::Result<PathBuf> {
+    let folder = corpus.join(finding.target);
+    std::fs::create_dir_all(&folder)?;
+    let file = folder.join(format!("seed-{}-case-{}", finding.seed, finding.case));
+    std::fs::write(&file, &finding.input)?;
+    Ok(file)
 }
 
 /// Runs a target; gives the number of cases.

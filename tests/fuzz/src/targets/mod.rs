@@ -6,14 +6,21 @@ mod documents;
 mod machine;
 mod merge;
 
-use crate::run::Target;
+use crate::run::{Target, corpus, kept};
+use std::io;
 
-/// Every target.
-pub fn all() -> Vec<Target> {
+/// Every target, with the inputs that the corpus keeps before its other seeds.
+///
+/// # Errors
+/// A file of the corpus that can't be read.
+pub fn all() -> io::Result<Vec<Target>> {
     let mut all = attest::targets();
     all.extend(api::targets());
     all.extend(documents::targets());
     all.extend(machine::targets());
     all.extend(merge::targets());
-    all
+    for target in &mut all {
+        target.seeds.splice(0..0, kept(&corpus(), target.name)?);
+    }
+    Ok(all)
 }
