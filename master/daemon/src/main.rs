@@ -79,6 +79,7 @@ pub(crate) struct RunArgs {
 
 /// Few arenas and early return of what is free, as `.cargo/config.toml` sets it: the C library's own allocator has either
 /// one lock for all threads or a heap for each, and both cost more with many objects.
+#[cfg(feature = "jemalloc")]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

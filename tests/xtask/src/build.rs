@@ -15,6 +15,32 @@ const IMAGE_PROGRAMS: &[(&str, &str)] = &[("agent-daemon", "agent"), ("master-da
 const HOST_PROGRAMS: &[(&str, &str)] =
     &[("master-admin", "pratique"), ("image-build", "image-build"), ("master-bootstrap", "discovery")];
 
+/// How well programs are compiled: the name of cargo's profile, and of the folder below its target.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Profile {
+    /// In a third of the time, to try and to test.
+    Quick,
+    /// To ship and to measure.
+    Release,
+}
+
+impl Profile {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Quick => "quick",
+            Self::Release => "release",
+        }
+    }
+
+    /// The only default feature of the workspace is the master's allocator, whose C sources take minutes.
+    fn features(self) -> &'static [&'static str] {
+        match self {
+            Self::Quick => &["--no-default-features"],
+            Self::Release => &[],
+        }
+    }
+}
+
 /// Where cargo builds.
 pub(crate) fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| repository().join("target"), PathBuf::from)
@@ -40,7 +66,7 @@ pub(crate) fn image(words: &[String]) -> Outcome {
     let mut steps = Steps::new();
     crate::host::check()?;
     steps.step("packages to build with", crate::host::packages)?;
-    everything(&mut steps, words)
+    everything(&mut steps, Profile::Release, words)
 }
 
 /// `cargo xtask tools`.
@@ -52,8 +78,8 @@ pub(crate) fn tools() -> Outcome {
 }
 
 /// Programs, tools, keys and images.
-pub(crate) fn everything(steps: &mut Steps, words: &[String]) -> Outcome {
-    steps.step("programs", programs)?;
+pub(crate) fn everything(steps: &mut Steps, profile: Profile, words: &[String]) -> Outcome {
+    steps.step("programs", || programs(profile))?;
     steps.step("tools (QEMU, firmware, kubectl, …)", tools_tree)?;
     steps.step("development keys", development_keys)?;
     for role in ["master", "worker"] {
@@ -65,8 +91,8 @@ pub(crate) fn everything(steps: &mut Steps, words: &[String]) -> Outcome {
 /// Builds `image-build`, `pratique` and `discovery` alone.
 pub(crate) fn builder() -> Outcome {
     let packages: Vec<&str> = HOST_PROGRAMS.iter().map(|(package, _)| *package).collect();
-    cargo(&packages, &[], None)?;
-    gather(HOST_PROGRAMS, &target().join("release"))
+    cargo(Profile::Quick, &packages, &[], None)?;
+    gather(HOST_PROGRAMS, &target().join(Profile::Quick.name()))
 }
 
 /// Unpacks the tools tree; quick where it is complete.
@@ -78,13 +104,13 @@ pub(crate) fn tools_tree() -> Outcome {
 
 /// Builds all programs, those for this host and those that go into the images, in one call: apart from each other cargo
 /// would choose other features for the libraries they share, and compile half of these twice.
-pub(crate) fn programs() -> Outcome {
+pub(crate) fn programs(profile: Profile) -> Outcome {
     let list = [HOST_PROGRAMS, IMAGE_PROGRAMS].concat();
     let packages: Vec<&str> = list.iter().map(|(package, _)| *package).collect();
-    cargo(&packages, &[], None)?;
-    gather(&list, &target().join("release"))?;
-    cargo(&["agent-init"], &["--target", TARGET], Some(STATIC))?;
-    gather(&[("agent-init", "init")], &target().join(TARGET).join("release"))
+    cargo(profile, &packages, &[], None)?;
+    gather(&list, &target().join(profile.name()))?;
+    cargo(profile, &["agent-init"], &["--target", TARGET], Some(STATIC))?;
+    gather(&[("agent-init", "init")], &target().join(TARGET).join(profile.name()))
 }
 
 /// Makes the development keys on first use.
@@ -125,9 +151,13 @@ pub(crate) fn watched(mut command: Command, cure: &str) -> Outcome {
     }
 }
 
-fn cargo(packages: &[&str], words: &[&str], flags: Option<&str>) -> Outcome {
+fn cargo(profile: Profile, packages: &[&str], words: &[&str], flags: Option<&str>) -> Outcome {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(["build", "--release", "--locked"]).args(words).current_dir(repository());
+    command
+        .args(["build", "--profile", profile.name(), "--locked"])
+        .args(profile.features())
+        .args(words)
+        .current_dir(repository());
     for package in packages {
         command.args(["--package", package]);
     }

@@ -12,6 +12,7 @@ mod master;
 mod mutants;
 mod python;
 mod steps;
+mod suite;
 mod test;
 mod tidy;
 mod up;
@@ -24,7 +25,8 @@ usage: cargo xtask COMMAND
   up [--workers N]       install what is needed, build, boot a master and a worker in QEMU, run a pod
   down                   end the machines of `up` (their disks stay; --wipe removes them)
   status                 show the machines of `up`
-  test [STAGE…]          install what is needed and pass all tests (stages: tidy lint unit build stories)
+  test [STAGE…]          install what is needed and pass all tests (stages: tidy lint unit build stories; only by its
+                         name: tail, the stories in machines that the attacks show by processes, too)
   image [--locked]       build both images into .pratique/images
   tools                  unpack the tools (QEMU, firmware, kubectl, …) into .pratique/tools
   master --config FILE --data DIR --listen ADDRESS   run a master on this host in the foreground

@@ -1,20 +1,31 @@
 //! `cargo xtask test`: everything that must hold, in stages, each with its time.
 
-use crate::build;
+use crate::build::{self, Profile};
 use crate::host::{self, repository};
 use crate::steps::{Failure, Outcome, Steps};
+use std::path::Path;
 use std::process::Command;
 
 /// The stages, in order.
 const STAGES: &[&str] = &["tidy", "lint", "unit", "build", "stories"];
 
+/// The stage that runs only where it is named.
+const TAIL: &str = "tail";
+
+/// Rooms whose tests are the last stage.
+const STORIES: &[&str] = &["tests/cluster", "tests/load"];
+
+/// Test programs that run beside each other.
+const AT_ONCE: usize = 2;
+
 /// Runs all stages, or those named.
 pub(crate) fn test(words: &[String]) -> Outcome {
-    if let Some(unknown) = words.iter().find(|word| !STAGES.contains(&word.as_str())) {
-        return Err(Failure::usage(&format!("no stage {unknown:?}"), &format!("the stages are: {}", STAGES.join(" "))));
+    if let Some(unknown) = words.iter().find(|word| !STAGES.contains(&word.as_str()) && *word != TAIL) {
+        let stages = format!("the stages are: {}, and {TAIL}", STAGES.join(" "));
+        return Err(Failure::usage(&format!("no stage {unknown:?}"), &stages));
     }
     host::need_root("tests install packages and run containers in namespaces of their own")?;
-    let wanted = |stage: &str| words.is_empty() || words.iter().any(|word| word == stage);
+    let wanted = |stage: &str| (words.is_empty() && stage != TAIL) || words.iter().any(|word| word == stage);
     let mut steps = Steps::new();
     let outcome = stages(&mut steps, &wanted);
     println!("\ntimes:\n{}", steps.summary());
@@ -28,12 +39,16 @@ fn stages(steps: &mut Steps, wanted: &dyn Fn(&str) -> bool) -> Outcome {
         steps.step("tidy", crate::tidy::tidy)?;
         steps.step("format", || cargo(&["fmt", "--all", "--check"], "run: cargo fmt --all"))?;
     }
-    if wanted("lint") {
-        let words = ["clippy", "--workspace", "--all-targets", "--locked", "--", "--deny", "warnings"];
-        steps.step("lint", || cargo(&words, "warnings are errors; the compiler's message is above"))?;
-    }
+    let programs = if wanted("lint") || wanted("unit") || wanted("stories") || wanted(TAIL) {
+        steps.step("lint and compile", crate::suite::compile)?
+    } else {
+        Vec::new()
+    };
+    // Stories and load tests need images, or run for long, or are alone on the machine.
+    let (stories, units): (Vec<_>, Vec<_>) =
+        programs.into_iter().partition(|program| STORIES.iter().any(|room| program.package == Path::new(room)));
     if wanted("build") {
-        steps.step("programs", build::programs)?;
+        steps.step("programs", || build::programs(Profile::Quick))?;
     } else if wanted("unit") {
         steps.step("programs for this host", build::builder)?;
     }
@@ -42,33 +57,29 @@ fn stages(steps: &mut Steps, wanted: &dyn Fn(&str) -> bool) -> Outcome {
     }
     if wanted("unit") {
         steps.step("Python client", crate::python::client)?;
-        let words = ["test", "--workspace", "--exclude", "tests-cluster", "--exclude", "tests-load", "--locked"];
-        steps.step("unit, property and process tests", || cargo(&words, "the failing test is named above"))?;
+        steps.step("unit, property and process tests", || {
+            crate::suite::run(&units.iter().collect::<Vec<_>>(), &[], AT_ONCE)
+        })?;
     }
     if wanted("build") {
-        build::everything(steps, &[])?;
+        build::everything(steps, Profile::Quick, &[])?;
     }
     if wanted("stories") {
-        let words = [
-            "test",
-            "--package",
-            "tests-cluster",
-            "--package",
-            "tests-load",
-            "--locked",
-            "--",
-            "--test-threads=1",
-            "--nocapture",
-        ];
-        steps.step("stories", || cargo(&words, "the failing story is named above, with its console's file"))?;
+        // Whoever needs the whole machine comes last and alone.
+        let (machines, processes): (Vec<_>, Vec<_>) = stories.iter().partition(|program| program.name == "stories");
+        let words = ["--test-threads=1", "--nocapture"];
+        steps.step("process stories and load", || crate::suite::run(&processes, &words, AT_ONCE))?;
+        steps.step("stories in machines", || crate::suite::run(&machines, &words, 1))?;
+    }
+    if wanted(TAIL) {
+        let all: Vec<_> = stories.iter().filter(|program| program.name == "stories").collect();
+        steps.step("stories, every one", || crate::suite::run(&all, &["--nocapture", "--include-ignored"], 1))?;
     }
     Ok(())
 }
 
 fn cargo(words: &[&str], cure: &str) -> Outcome {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    let tools = host::workshop().join("tools/bin");
-    let path = std::env::var("PATH").unwrap_or_default();
-    command.args(words).current_dir(repository()).env("PATH", format!("{}:{path}", tools.display()));
+    command.args(words).current_dir(repository());
     build::watched(command, cure)
 }

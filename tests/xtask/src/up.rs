@@ -44,7 +44,7 @@ pub(crate) fn up(words: &[String]) -> Outcome {
     let mut steps = Steps::new();
     steps.step("host: memory, disk, Rust", host::check)?;
     steps.step("packages", host::packages)?;
-    build::everything(&mut steps, &[])?;
+    build::everything(&mut steps, build::Profile::Quick, &[])?;
     let dir = workshop().join("up");
     // A cluster begins with its machines' factory state; an earlier one's keys and TPMs are of no use to it.
     if dir.exists() {

@@ -17,7 +17,7 @@ pub(super) fn join() -> Outcome {
     let mut steps = Steps::new();
     host::check()?;
     steps.step("packages", host::packages)?;
-    build::everything(&mut steps, &[])?;
+    build::everything(&mut steps, build::Profile::Release, &[])?;
     let dir = workshop().join("bench");
     if dir.exists() {
         std::fs::remove_dir_all(&dir)

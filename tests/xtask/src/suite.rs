@@ -1,0 +1,151 @@
+//! The test programs of the whole workspace: compiled once, by the linter, then run by package.
+//!
+//! Linting, testing and the stories each had a build of their own, with other features of the shared libraries. Clippy's
+//! driver is a whole compiler, so that one build does for all three.
+
+use crate::host::{self, repository};
+use crate::steps::{Failure, Outcome};
+use serde::Deserialize;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// One test program.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Program {
+    /// The folder of its package, from the repository's root.
+    pub(crate) package: PathBuf,
+    /// Its target's name.
+    pub(crate) name: String,
+    file: PathBuf,
+}
+
+/// What cargo tells of each thing that it made; other messages lack these fields.
+#[derive(Deserialize)]
+struct Artifact {
+    manifest_path: PathBuf,
+    target: Target,
+    profile: Profile,
+    executable: Option<PathBuf>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct Profile {
+    test: bool,
+}
+
+/// Compiles everything with the linter, for which a warning is an error, and tells the test programs.
+pub(crate) fn compile() -> Outcome<Vec<Program>> {
+    let driver = Command::new("clippy-driver").arg("--version").stdout(Stdio::null()).status();
+    if !driver.is_ok_and(|status| status.success()) {
+        return Err(Failure::new("the linter clippy-driver is not there", "rustup component add clippy"));
+    }
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(["test", "--workspace", "--all-targets", "--no-run", "--locked"]);
+    // The only default feature of the workspace is the master's allocator.
+    command.arg("--no-default-features");
+    command.args(["--message-format", "json-render-diagnostics"]).current_dir(repository()).stdin(Stdio::null());
+    command.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver");
+    // As `cargo clippy -- --deny warnings` says it to the driver.
+    command.env("CLIPPY_ARGS", ["--deny", "warnings", ""].join("__CLIPPY_HACKERY__"));
+    let output = command.stderr(Stdio::inherit()).output();
+    let output = output.map_err(|error| Failure::new(format!("cannot start cargo: {error}"), ""))?;
+    if !output.status.success() {
+        let cure = "warnings are errors; the compiler's message is above, and cargo clippy shows it, too";
+        return Err(Failure::new(format!("cargo failed ({})", output.status), cure));
+    }
+    let programs = programs(&String::from_utf8_lossy(&output.stdout), &repository());
+    if programs.is_empty() {
+        return Err(Failure::new("cargo told of no test program", ""));
+    }
+    Ok(programs)
+}
+
+/// Runs programs, each in its package's folder as cargo does, all of them even if one fails: one after another with their
+/// output as it comes, or `at_once` of them, whose output comes when they end. Most of them wait more than they work.
+pub(crate) fn run(programs: &[&Program], words: &[&str], at_once: usize) -> Outcome {
+    let (next, failed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..at_once {
+            scope.spawn(|| {
+                while let Some(program) = programs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if !program.passes(words, at_once > 1) {
+                        failed.lock().unwrap_or_else(PoisonError::into_inner).push(program.to_string());
+                    }
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+    println!("\ntest programs: {} passed; {} failed", programs.len() - failed.len(), failed.len());
+    if failed.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::new(format!("tests failed: {}", failed.join(", ")), "the failing test is named above"))
+}
+
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {}", self.name, self.package.display())
+    }
+}
+
+impl Program {
+    fn passes(&self, words: &[&str], held_back: bool) -> bool {
+        let tools = host::workshop().join("tools/bin");
+        let path = format!("{}:{}", tools.display(), std::env::var("PATH").unwrap_or_default());
+        // Every property a few times in each run; whoever looks for more says how many.
+        let cases = std::env::var("PROPTEST_CASES").unwrap_or_else(|_unset| "64".to_owned());
+        let folder = repository().join(&self.package);
+        let mut command = Command::new(&self.file);
+        command.args(words).env("PATH", path).env("PROPTEST_CASES", cases).stdin(Stdio::null());
+        command.env("CARGO_MANIFEST_DIR", &folder).current_dir(folder);
+        if !held_back {
+            println!("     Running {self}");
+            return command.status().is_ok_and(|status| status.success());
+        }
+        let Ok(output) = command.output() else { return false };
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        println!("     Running {self}\n{}{}", text(&output.stdout), text(&output.stderr));
+        output.status.success()
+    }
+}
+
+fn programs(messages: &str, root: &Path) -> Vec<Program> {
+    let artifacts = messages.lines().filter_map(|line| serde_json::from_str::<Artifact>(line).ok());
+    let mut programs: Vec<Program> = artifacts
+        .filter(|artifact| artifact.profile.test)
+        .filter_map(|artifact| {
+            let package = artifact.manifest_path.parent()?.strip_prefix(root).ok()?.to_owned();
+            Some(Program { package, name: artifact.target.name, file: artifact.executable? })
+        })
+        .collect();
+    programs.sort();
+    programs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_programs_are_told_from_libraries_and_examples() {
+        let told = r#"{"reason":"compiler-artifact","manifest_path":"/r/b/Cargo.toml","target":{"name":"y"},"profile":{"test":true},"executable":"/t/y-1"}
+{"reason":"compiler-artifact","manifest_path":"/r/a/Cargo.toml","target":{"name":"x"},"profile":{"test":true},"executable":"/t/x-1"}
+{"reason":"compiler-artifact","manifest_path":"/r/a/Cargo.toml","target":{"name":"e"},"profile":{"test":false},"executable":"/t/e-1"}
+{"reason":"compiler-artifact","manifest_path":"/r/a/Cargo.toml","target":{"name":"l"},"profile":{"test":false},"executable":null}
+{"reason":"build-finished","success":true}"#;
+        let found: Vec<String> = programs(told, Path::new("/r"))
+            .iter()
+            .map(|one| format!("{}/{}", one.package.display(), one.name))
+            .collect();
+        assert_eq!(found, ["a/x", "b/y"]);
+    }
+}
