@@ -6,7 +6,7 @@
 use crate::machine::{Blueprint, HOST_DISCOVERY, HOST_SERVICE, Machine, Segment};
 use crate::process::{Owned, run};
 use crate::tools::Tools;
-use crate::wait::eventually;
+use crate::wait::{eventually, eventually_costly};
 use crate::{Error, Result, file_error};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -235,7 +235,7 @@ impl Lab {
         wanted: impl Fn(&str) -> bool,
     ) -> Result<String> {
         let last = std::cell::RefCell::new(String::new());
-        let found = eventually(what, limit, "", || {
+        let found = eventually_costly(what, limit, "", || {
             // A refused connection while a machine restarts is one more "not yet".
             let printed = self.kubectl(words).unwrap_or_else(|error| crate::chain(&error));
             let good = wanted(&printed);

@@ -5,12 +5,34 @@ use std::time::{Duration, Instant};
 
 /// Pause between two looks at a condition.
 const PAUSE: Duration = Duration::from_millis(100);
+/// The same where a look is a program that talks to an emulated machine: looking all the time would take the half of the host.
+const LONG_PAUSE: Duration = Duration::from_millis(1500);
 
 /// Looks until `condition` gives a value, or fails after `limit` with what was awaited and where to look.
 pub fn eventually<T>(
     what: &str,
     limit: Duration,
     hint: &str,
+    condition: impl FnMut() -> Result<Option<T>>,
+) -> Result<T> {
+    look(what, limit, hint, PAUSE, condition)
+}
+
+/// As [`eventually`], for conditions that cost much to look at.
+pub fn eventually_costly<T>(
+    what: &str,
+    limit: Duration,
+    hint: &str,
+    condition: impl FnMut() -> Result<Option<T>>,
+) -> Result<T> {
+    look(what, limit, hint, LONG_PAUSE, condition)
+}
+
+fn look<T>(
+    what: &str,
+    limit: Duration,
+    hint: &str,
+    pause: Duration,
     mut condition: impl FnMut() -> Result<Option<T>>,
 ) -> Result<T> {
     let start = Instant::now();
@@ -21,7 +43,7 @@ pub fn eventually<T>(
         if start.elapsed() >= limit {
             return Err(Error::Timeout { what: what.to_owned(), seconds: limit.as_secs(), hint: hint.to_owned() });
         }
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(pause);
     }
 }
 

@@ -17,7 +17,7 @@ pub(crate) fn renew(world: &mut World) -> Result<()> {
     let (first_serial, first_time) = (serial()?, attested()?);
     expect(!first_serial.is_empty(), "the Machine shows no certificate")?;
     let lapse = std::cell::RefCell::new(None);
-    tests_harness::wait::eventually("a renewed certificate", RENEWAL_LIMIT, "see worker-1/console.log", || {
+    tests_harness::wait::eventually_costly("a renewed certificate", RENEWAL_LIMIT, "see worker-1/console.log", || {
         let nodes = cluster.lab.kubectl(&["get", "node", "worker-1", "--no-headers"])?;
         if nodes.split_whitespace().nth(1) != Some("Ready") {
             lapse.replace(Some(nodes));
