@@ -79,6 +79,8 @@ mod tag {
 
 /// pkcs-9-at-extensionRequest, 1.2.840.113549.1.9.14.
 const EXTENSION_REQUEST: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x09, 0x0e];
+/// ecdsa-with-SHA256, 1.2.840.10045.4.3.2.
+const ECDSA_WITH_SHA256: &[u8] = &[0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x02];
 /// Extensions that a node may ask for: basic constraints, key usage, extended key usage, alternative names (RFC 5280, 4.2.1).
 /// The value of each is DER again; of others nobody knows.
 const KNOWN_EXTENSIONS: [&[u8]; 4] =
@@ -92,7 +94,13 @@ pub(crate) fn request_is_exact(der: &[u8]) -> bool {
 
 fn exact(der: &[u8]) -> Option<()> {
     let [(tag::SEQUENCE, request)] = parts(der)?[..] else { return None };
-    let [(tag::SEQUENCE, info), (tag::SEQUENCE, _), (tag::BIT_STRING, _)] = parts(request)?[..] else { return None };
+    let [(tag::SEQUENCE, info), (tag::SEQUENCE, algorithm), (tag::BIT_STRING, [0, ..])] = parts(request)?[..] else {
+        return None;
+    };
+    // What stands outside of what is signed has one form too: ECDSA has no parameters (RFC 5758, 3.2).
+    let algorithm = parts(algorithm)?;
+    let [(tag::OID, oid), parameters @ ..] = algorithm.as_slice() else { return None };
+    (parameters.is_empty() || *oid != ECDSA_WITH_SHA256).then_some(())?;
     let (subject, attributes) = match parts(info)?[..] {
         [(tag::INTEGER, [0]), (tag::SEQUENCE, subject), (tag::SEQUENCE, _)] => (subject, &[][..]),
         [(tag::INTEGER, [0]), (tag::SEQUENCE, subject), (tag::SEQUENCE, _), (tag::ATTRIBUTES, attributes)] => {
@@ -217,7 +225,7 @@ mod tests {
     fn requests() -> Vec<Vec<u8>> {
         let more = tlv(0x05, &[]);
         let nothing: &[u8] = &[];
-        (0..9)
+        (0..10)
             .map(|place| {
                 let at = |here: usize| if place == here { more.as_slice() } else { nothing };
                 let oid = tlv(tag::OID, &[&[0x55, 0x04, 0x03]]);
@@ -230,7 +238,8 @@ mod tests {
                 let attributes = tlv(tag::ATTRIBUTES, &[&attribute]);
                 let version = tlv(tag::INTEGER, &[&[0]]);
                 let info = tlv(tag::SEQUENCE, &[&version, &subject, &tlv(tag::SEQUENCE, &[]), &attributes, at(7)]);
-                tlv(tag::SEQUENCE, &[&info, &tlv(tag::SEQUENCE, &[]), &tlv(tag::BIT_STRING, &[&[0]]), at(8)])
+                let algorithm = tlv(tag::SEQUENCE, &[&tlv(tag::OID, &[ECDSA_WITH_SHA256]), at(9)]);
+                tlv(tag::SEQUENCE, &[&info, &algorithm, &tlv(tag::BIT_STRING, &[&[0]]), at(8)])
             })
             .collect()
     }
@@ -245,6 +254,14 @@ mod tests {
         let version = requests[0].windows(3).position(|bytes| bytes == [tag::INTEGER, 1, 0]).expect("a version");
         let mut other = requests[0].clone();
         other[version + 2] = 1;
+        assert!(!request_is_exact(&other));
+        // Another tag for the algorithm's identifier, which the parser takes; and bits that no octet has.
+        let place = requests[0].windows(8).position(|bytes| bytes == ECDSA_WITH_SHA256).expect("an algorithm");
+        let mut other = requests[0].clone();
+        other[place - 2] = 0x16;
+        assert!(!request_is_exact(&other));
+        let mut other = requests[0].clone();
+        *other.last_mut().expect("bytes") = 1;
         assert!(!request_is_exact(&other));
     }
 
