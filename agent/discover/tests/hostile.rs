@@ -202,10 +202,12 @@ async fn a_dead_or_hostile_endpoint_does_not_keep_another_from_being_asked() {
     let mut gone = Endpoint::start(Vec::new());
     gone.uri = format!("http://{}/v1/clusters/{ID}", dead.local_addr().unwrap()).parse().unwrap();
     drop(dead);
-    let (hostile, honest) = (Endpoint::start(document(9).sign(&key(2)).unwrap()), Endpoint::start(good(7)));
+    let honest_word = good(7);
+    let (hostile, honest) = (document(9).sign(&key(2)).unwrap(), honest_word.clone());
+    let (hostile, honest) = (Endpoint::start(hostile), Endpoint::start(honest));
     let machine = Machine::pinned(&[&gone, &hostile, &honest]);
     let (mut finder, mut told) = machine.boot();
-    assert_eq!(timeout(LIMIT, finder.find()).await.unwrap(), document_as_signed(&good(7)));
+    assert_eq!(timeout(LIMIT, finder.find()).await.unwrap(), document_as_signed(&honest_word));
     assert_eq!(told.recv().await.unwrap(), "it cannot be reached");
     assert_eq!(told.recv().await.unwrap(), "PIN_UNKNOWN");
 }

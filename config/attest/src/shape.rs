@@ -17,7 +17,7 @@ const LISTS: [&str; 6] = ["addresses", "boots", "executables", "packages", "part
 const OPEN: &str = "configEvent";
 
 /// Reads a message, a statement, a manifest or a line of the log. Beside what its type asks for: a list stands only where the
-/// type has one, no key comes twice in any object, however it is escaped, and nothing nests deeper than 16.
+/// type has one, no key comes twice in any object, however it is escaped, nothing is `null`, and nothing nests deeper than 16.
 pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, serde_json::Error> {
     let root = Value { place: Place::Message, left: MAX_DEPTH };
     root.deserialize(&mut serde_json::Deserializer::from_slice(bytes))?;
@@ -109,8 +109,9 @@ impl<'de> Visitor<'de> for Value {
         Ok(())
     }
 
+    /// What may be absent is left out; only what is not read may be `null`.
     fn visit_unit<E: Error>(self) -> Result<(), E> {
-        Ok(())
+        if self.place == Place::Unread { Ok(()) } else { Err(E::custom("a null")) }
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {

@@ -220,6 +220,22 @@ fn a_list_stands_for_no_single_value() {
     }
 }
 
+/// What may be absent is left out; only what a configuration's event has beside its fields is nobody's to refuse.
+#[test]
+fn a_null_stands_nowhere() {
+    for message in messages() {
+        for field in objects(&message.text).into_iter().flat_map(|object| object.fields) {
+            let (before, after) = (&message.text[..field.value.start], &message.text[field.value.end..]);
+            malformed(&message, &format!("{before}null{after}"));
+        }
+    }
+    let hello = with_tpm().remove(0);
+    malformed(&hello, &hello.text.replacen("\"keys\":{", "\"keys\":{\"ekCertificate\":null,", 1));
+    let evidence = with_tpm().remove(3);
+    let open = evidence.text.replacen("\"configEvent\":{", "\"configEvent\":{\"note\":null,", 1);
+    assert!(open != evidence.text && (evidence.read)(open.as_bytes()).is_ok());
+}
+
 #[test]
 fn no_field_and_no_register_comes_twice_in_any_message() {
     for message in messages() {

@@ -103,6 +103,11 @@ pub fn check(bytes: &[u8], expected: &Expected<'_>) -> Result<Verified, Fault> {
         STANDARD.decode(text).map_err(|e| Fault::Malformed(format!("`{name}` is not base64: {e}")))
     };
     let (document, spki) = (field("document", &envelope.document)?, field("key", &envelope.key)?);
+    let signature: [u8; 64] = field("signature", &envelope.signature)?
+        .try_into()
+        .map_err(|_opaque| Fault::Malformed("`signature` is not the 64 bytes r ‖ s of ECDSA P-256".to_owned()))?;
+    let public = VerifyingKey::from_public_key_der(&spki)
+        .map_err(|_opaque| Fault::Malformed("`key` is not the SubjectPublicKeyInfo of a P-256 key".to_owned()))?;
     let key = pin_of(&spki);
     let trusted = match expected.trust {
         Trust::Pins(pins) => pins.contains(&key),
@@ -111,10 +116,8 @@ pub fn check(bytes: &[u8], expected: &Expected<'_>) -> Result<Verified, Fault> {
     if !trusted {
         return Err(Fault::PinUnknown { found: key.to_string() });
     }
-    let public = VerifyingKey::from_public_key_der(&spki)
-        .map_err(|_opaque| Fault::Malformed("`key` is not the SubjectPublicKeyInfo of a P-256 key".to_owned()))?;
-    let signature = Signature::from_slice(&field("signature", &envelope.signature)?)
-        .map_err(|_opaque| Fault::Malformed("`signature` is not the 64 bytes r ‖ s of ECDSA P-256".to_owned()))?;
+    // An r or s that no signature has, such as zero, is in the form but nobody's signature.
+    let signature = Signature::from_slice(&signature).map_err(|_opaque| Fault::Signature)?;
     public.verify(&message(&document), &signature).map_err(|_opaque| Fault::Signature)?;
     let document = Document::decode(&document)?;
     in_force(&document, expected)?;

@@ -13,6 +13,7 @@ mod object;
 pub use document::Document;
 pub use envelope::{Expected, Trust, Verified, check, pin_of};
 pub use fault::Fault;
+pub use object::parse as parse_object;
 
 /// What is signed before the document's bytes, so that a signature is good for nothing else.
 pub const LABEL: &[u8] = b"pratique discovery/v1\0";

@@ -100,6 +100,18 @@ fn each_reason_has_its_code() {
     let mut spliced: Value = serde_json::from_slice(&with(|_| {})).expect("JSON");
     spliced["signature"] = encode(&bare.to_bytes()).into();
     assert_eq!(code(spliced.to_string().as_bytes()), "SIGNATURE");
+    // Numbers that no signature has are in the form, and nobody's.
+    for bytes in [[0; 64], [0xff; 64]] {
+        spliced["signature"] = encode(&bytes).into();
+        assert_eq!(code(spliced.to_string().as_bytes()), "SIGNATURE");
+    }
+    // The form comes first: of what is in none it does not matter whose it is.
+    let foreign = document().sign(&key(2)).expect("it signs");
+    for (field, bytes) in [("signature", vec![1; 63]), ("key", vec![1; 91]), ("key", Vec::new())] {
+        let mut formless: Value = serde_json::from_slice(&foreign).expect("JSON");
+        formless[field] = encode(&bytes).into();
+        assert_eq!(code(formless.to_string().as_bytes()), "MALFORMED", "{field}");
+    }
 }
 
 fn encode(bytes: &[u8]) -> String {

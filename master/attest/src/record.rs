@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::inventory::Inventory;
 use crate::next_step::next_step;
 use config_attest::verifier::Verified;
-use config_attest::{Code, Consequence, ProvenMachine, Refusal, Verdict};
+use config_attest::{Code, Consequence, MachineId, ProvenMachine, Refusal, Verdict};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use config_kube::machine::CertificateRef;
 use config_kube::{Machine, MachineState, MachineStatus, PolicyName};
@@ -93,17 +93,20 @@ fn word(verified: &Verified) -> (bool, &'static str, String) {
     }
 }
 
-/// Records that a machine waits for a person. One that was let in before has become something else: no new pods until then.
+/// Records that a machine waits for a person, unless the Machine was replaced since. One that was let in before has become something else: no new pods until then.
 pub(crate) async fn waits(
     client: &Client,
     inventory: &Inventory,
-    machine: &str,
+    id: &MachineId,
     message: &str,
     verdict: &Verdict,
     changed: bool,
 ) -> Result<(), Error> {
     let fail = |source| Error::Api { what: "that the Machine waits", source };
-    let Some(mut object) = client.get_opt::<Machine>(None, machine).await.map_err(fail)? else { return Ok(()) };
+    let Some(mut object) = client.get_opt::<Machine>(None, &id.name).await.map_err(fail)? else { return Ok(()) };
+    if object.metadata.uid.as_deref() != Some(id.uid.as_str()) {
+        return Ok(());
+    }
     let status = object.status.get_or_insert_default();
     if changed && matches!(status.state, MachineState::Trusted | MachineState::Unproven) {
         status.state = MachineState::Suspect;

@@ -6,7 +6,7 @@ use crate::refusal::Refusal;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use config_discovery::{Expected, MAX_BYTES, Trust, check};
+use config_discovery::{Expected, Fault, MAX_BYTES, Trust, check, parse_object};
 use config_model::discovery::{ClusterId, DiscoveryEndpoint, DiscoveryUri};
 use http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
@@ -148,7 +148,7 @@ impl Endpoint {
         }
         let body = body(request, MAX_CREATE).await?;
         let malformed = |why: &str| Refusal::Malformed(why.to_owned());
-        let Create { key } = serde_json::from_slice(&body).map_err(|error| malformed(&error.to_string()))?;
+        let Create { key } = parse_object(&body)?;
         let spki = STANDARD.decode(key).map_err(|_opaque| malformed("`key` is not base64"))?;
         p256::PublicKey::from_public_key_der(&spki)
             .map_err(|_opaque| malformed("`key` is not the SubjectPublicKeyInfo of a P-256 key"))?;
@@ -167,10 +167,15 @@ impl Endpoint {
         let bytes = body(request, MAX_BYTES).await?;
         let pins: Vec<_> = record.pin().into_iter().collect();
         // One above the stored generation: the same document a second time would be no harm, but also no news.
-        let least = record.document.as_ref().map_or(0, |kept| kept.generation.saturating_add(1));
+        let held = record.document.as_ref().map(|kept| kept.generation);
+        let least = held.map_or(0, |held| held.saturating_add(1));
         let expected = Expected { cluster: id, trust: Trust::Pins(&pins), min_generation: least, now: now() };
         let verified = check(&bytes, &expected)?;
         let (generation, expires) = (verified.document().generation, verified.document().expires);
+        // Nothing is above the greatest number.
+        if held == Some(generation) {
+            return Err(Fault::GenerationBack { found: generation, least }.into());
+        }
         let kept = Kept::new(generation, expires, &bytes);
         if !self.book.set(id, (record, revision), kept).await? {
             return Err(Refusal::Store("another document was set at the same time".to_owned()));

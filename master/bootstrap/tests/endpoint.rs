@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used, reason = "tests may stop at the first surprise")]
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use config_discovery::{Document, Expected, MAX_BYTES, Trust, check, pin_of};
 use config_model::discovery::DiscoveryUri;
 use config_model::format::Pin;
@@ -140,9 +142,12 @@ async fn what_was_set_is_served_also_after_kill_and_nothing_else_can_be_set() {
     assert_eq!(generation(&program, &one, &key(1)).await, 7, "kept over kill -9");
     assert_eq!(set(&program, &one, &one.credential, signed(7)).await, "GENERATION_BACK");
     assert_eq!(set(&program, &one, &one.credential, signed(8)).await, "set");
+    // Nothing is above the greatest generation, itself neither.
+    assert_eq!(set(&program, &one, &one.credential, signed(u64::MAX)).await, "set");
+    assert_eq!(set(&program, &one, &one.credential, signed(u64::MAX)).await, "GENERATION_BACK");
     let metrics = program.client().send(Method::GET, "/metrics", None, "".into()).await.unwrap();
     let text = String::from_utf8(metrics.body.to_vec()).unwrap();
-    assert!(text.contains("discovery_refused_total{code=\"GENERATION_BACK\"} 1"), "{text}");
+    assert!(text.contains("discovery_refused_total{code=\"GENERATION_BACK\"} 2"), "{text}");
     let kept = std::fs::read_dir(dir.path()).unwrap().flatten().map(|entry| std::fs::read(entry.path()).unwrap());
     let holds = |bytes: &[u8]| bytes.windows(43).any(|part| part == one.credential.as_bytes());
     assert!(!kept.into_iter().any(|file| holds(&file)), "the credential lies on the disk");
@@ -171,7 +176,10 @@ async fn creation_is_bounded_by_token_form_room_and_rate() {
     assert_eq!(create(Some("0123456789abcdef")).await, "FULL");
     let program = Program::start(&dir.path().join("two"), &[]);
     let clusters = "/v1/clusters";
-    assert_eq!(code(&program, Method::POST, clusters, None, "{}").await, (400, "MALFORMED".to_owned()));
+    let list = serde_json::json!([STANDARD.encode(spki(&key(1)))]).to_string();
+    for formless in ["{}", list.as_str()] {
+        assert_eq!(code(&program, Method::POST, clusters, None, formless).await, (400, "MALFORMED".to_owned()));
+    }
     assert_eq!(code(&program, Method::POST, clusters, None, &" ".repeat(1025)).await, (413, "TOO_LARGE".to_owned()));
     assert_eq!(code(&program, Method::GET, clusters, None, "").await, (405, "METHOD".to_owned()));
     assert_eq!(code(&program, Method::GET, "/v1/else", None, "").await, (404, "UNKNOWN".to_owned()));
