@@ -10,6 +10,7 @@ use crate::eventlog::{EventLog, EventLogError};
 use crate::facts;
 use crate::inventory::{known, readmitted};
 use crate::pcr::{CONFIG_PCR, QUOTE_PCRS, extended};
+use crate::policy::CheckedRule;
 use crate::question::Purpose;
 use crate::release::{Boot, KnownRelease, Manifest};
 use crate::tpm::ClockInfo;
@@ -88,11 +89,13 @@ fn judge(said: &Said<'_>, machine: &Machine, reference: &Reference<'_>, now: u64
         checks.test("Secure Boot", Code::SecureBootOff, good, wanted, if on { "on" } else { "off" });
     }
     let before = checks.failures();
-    let mut others = None;
-    let mut look = |started: Started<'_>, checks: &mut Checks| {
-        others = databases(started, said, machine, log.as_ref(), now, checks);
+    let found = booted(said, machine, secure_boot, reference);
+    let others = if let Some(started) = found {
+        image(started, said, machine, reference, (log.as_ref(), now), checks)
+    } else {
+        checks.fail("image", Code::ImageUnknown, "an ImageRelease with these registers", registers(said));
+        None
     };
-    let found = image(said, machine, secure_boot, reference, &mut look, checks);
     let taken = checks.failures() == before;
     if let (Some(log), Some((_, boot))) = (&log, &found) {
         let learned = others.map(|_| SECURE_BOOT_PCR);
@@ -196,17 +199,18 @@ fn allows(boot: &Boot, pcr: u8, value: &Digest) -> bool {
     boot.pcrs.get(&pcr).is_some_and(|allowed| allowed.contains(value))
 }
 
-/// The release that was booted, and that it may be.
-fn image<'a>(
+/// Whether a key that the rule takes signed a release.
+fn signed(release: &KnownRelease, rule: &CheckedRule) -> bool {
+    release.verified_by().iter().any(|key| rule.takes_release_key(key))
+}
+
+/// The release that was booted, or that comes nearest to it.
+fn booted<'a>(
     said: &Said<'_>,
     machine: &Machine,
     secure_boot: Option<bool>,
     reference: &Reference<'a>,
-    databases: &mut dyn FnMut(Started<'_>, &mut Checks),
-    checks: &mut Checks,
 ) -> Option<Started<'a>> {
-    let rule = reference.rule;
-    let signed = |release: &KnownRelease| release.verified_by().iter().any(|key| rule.takes_release_key(key));
     let started = reference
         .releases
         .iter()
@@ -221,19 +225,27 @@ fn image<'a>(
             matching == IMAGE_PCRS.len(),
             claimed,
             matching,
-            signed(release),
+            signed(release, reference.rule),
             manifest.role == machine.spec.role,
             manifest.svn,
         )
     };
-    let best = started.max_by_key(rank).filter(|started| {
+    started.max_by_key(rank).filter(|started| {
         let (full, claimed, matching, ..) = rank(started);
         full || claimed || matching > 0
-    });
-    let Some((release, boot)) = best else {
-        checks.fail("image", Code::ImageUnknown, "an ImageRelease with these registers", registers(said));
-        return None;
-    };
+    })
+}
+
+/// That it was this release, and that it may be. Gives what [`databases`] gives.
+fn image(
+    (release, boot): Started<'_>,
+    said: &Said<'_>,
+    machine: &Machine,
+    reference: &Reference<'_>,
+    (log, now): (Option<&EventLog>, u64),
+    checks: &mut Checks,
+) -> Option<Digest> {
+    let rule = reference.rule;
     let manifest = release.manifest();
     for pcr in IMAGE_PCRS {
         let code = match pcr {
@@ -243,17 +255,17 @@ fn image<'a>(
         };
         register(&manifest.id, boot, pcr, code, said, checks);
     }
-    databases((release, boot), checks);
+    let others = databases((release, boot), said, machine, log, now, checks);
     let keys =
         if rule.enforces() { rule.release_keys.join(", ") } else { "a release key of the configuration".to_owned() };
     let by = if release.verified_by().is_empty() { "none".to_owned() } else { release.verified_by().join(", ") };
-    checks.test("image signature", Code::ImageUnsigned, signed(release), keys, by);
+    checks.test("image signature", Code::ImageUnsigned, signed(release, rule), keys, by);
     let least = format!("at least {}", rule.min_svn);
     checks.test("image SVN", Code::ImageSvn, manifest.svn >= rule.min_svn, least, manifest.svn);
     let expected = &machine.spec.role;
     checks.test("image role", Code::ImageRole, manifest.role == *expected, expected, &manifest.role);
-    concurrency(manifest, &machine.spec.role, reference, &signed, checks);
-    Some((release, boot))
+    concurrency(manifest, &machine.spec.role, reference, checks);
+    others
 }
 
 fn register(id: &str, boot: &Boot, pcr: u8, code: Code, said: &Said<'_>, checks: &mut Checks) {
@@ -263,7 +275,7 @@ fn register(id: &str, boot: &Boot, pcr: u8, code: Code, said: &Said<'_>, checks:
 }
 
 /// The databases of Secure Boot are the release's, or other ones that an admin's re-admission has learned: a maker's keys, or
-/// the list of revoked programs that came with an update. Those are told.
+/// the list of revoked programs that came with an update. Gives the register's value where it is those.
 fn databases(
     (release, boot): Started<'_>,
     said: &Said<'_>,
@@ -301,19 +313,14 @@ fn registers(said: &Said<'_>) -> String {
 }
 
 /// The newest image of a role and so many before it are admitted, whatever SVN they have.
-fn concurrency(
-    image: &Manifest,
-    role: &str,
-    reference: &Reference<'_>,
-    signed: &impl Fn(&KnownRelease) -> bool,
-    checks: &mut Checks,
-) {
+fn concurrency(image: &Manifest, role: &str, reference: &Reference<'_>, checks: &mut Checks) {
     let limit = reference.rule.max_concurrent;
     if limit == 0 {
         return;
     }
     let age = |manifest: &Manifest| (manifest.svn, manifest.build_time);
-    let others = reference.releases.iter().filter(|release| signed(release)).map(KnownRelease::manifest);
+    let others =
+        reference.releases.iter().filter(|release| signed(release, reference.rule)).map(KnownRelease::manifest);
     let newer: BTreeSet<&str> = others
         .filter(|other| other.role == role && other.id != image.id && age(other) > age(image))
         .map(|other| other.id.as_str())
