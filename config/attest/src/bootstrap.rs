@@ -62,6 +62,7 @@ pub struct ProvedMaster {
     /// The image.
     pub image: ProvenImage,
     /// The configuration.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<ProvenConfig>,
     /// Learned registers.
     pub pinned_pcrs: BTreeMap<String, String>,

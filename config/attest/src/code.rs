@@ -161,7 +161,7 @@ codes! {
     MasterKey = "MASTER_KEY", Nothing, "the node spoke to a server with another key: someone is in between";
     Channel = "CHANNEL", Nothing, "the evidence was made for another TLS connection";
 
-    RenewalIdentity = "RENEWAL_IDENTITY", Nothing, "the certificate that renews is not this Machine's current one";
+    RenewalIdentity = "RENEWAL_IDENTITY", Nothing, "the certificate that renews is of no node, of another Machine, or not over its node key";
     RenewalKeys = "RENEWAL_KEYS", Nothing, "the keys are not those recorded: after a reboot the whole exchange is due";
     RenewalAfterReset = "RENEWAL_AFTER_RESET", Suspect, "the TPM was reset since the certificate was issued";
     Overtaken = "OVERTAKEN", Nothing, "since this challenge the machine has proved something newer than this";

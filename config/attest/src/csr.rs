@@ -101,8 +101,10 @@ pub(crate) fn check(der: &[u8], profile: Profile, allowed: &Allowed<'_>, checks:
     };
     let info = &request.certification_request_info;
     let algorithm = request.signature_algorithm.algorithm.to_id_string();
-    let signed = algorithm == ECDSA_SHA256
-        && crate::x509::verifies(&algorithm, info.subject_pki.raw, info.raw, &request.signature_value.data);
+    // A key of a kind that no node has is refused as that, whatever it signs with.
+    let signed = !is_p256(info.subject_pki.raw)
+        || algorithm == ECDSA_SHA256
+            && crate::x509::verifies(&algorithm, info.subject_pki.raw, info.raw, &request.signature_value.data);
     checks.must(
         &format!("{name}: signature"),
         Code::CsrSignature,
@@ -113,6 +115,12 @@ pub(crate) fn check(der: &[u8], profile: Profile, allowed: &Allowed<'_>, checks:
     subject(info, name, allowed, checks);
     let sans = extensions(&request, profile, allowed, checks);
     Ok(Request { spki: info.subject_pki.raw.to_vec(), sans })
+}
+
+/// Whether a SubjectPublicKeyInfo is that of an ECDSA P-256 key.
+pub(crate) fn is_p256(spki: &[u8]) -> bool {
+    use p256::pkcs8::DecodePublicKey as _;
+    p256::PublicKey::from_public_key_der(spki).is_ok()
 }
 
 /// The common name that a request asks for, whatever else is wrong with it.

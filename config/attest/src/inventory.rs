@@ -83,12 +83,15 @@ pub(crate) fn bound_ek(machine: &Machine) -> Option<Digest> {
     machine.binding()?.parse().ok()
 }
 
-/// Whether an admin has re-admitted the Machine until after `now` (Unix seconds).
+/// Whether an admin has re-admitted the Machine until after `now` (Unix seconds). An act that was made use of is over: what
+/// came after that proof, the admin did not speak of.
 pub(crate) fn readmitted(machine: &Machine, now: u64) -> bool {
+    let used = machine.status.as_ref().and_then(|status| status.readmitted.as_deref());
     machine
         .spec
         .readmit_until
         .as_deref()
+        .filter(|until| used != Some(*until))
         .and_then(|text| text.parse::<jiff::Timestamp>().ok())
         .is_some_and(|until| u64::try_from(until.as_second()).is_ok_and(|until| now < until))
 }

@@ -225,6 +225,7 @@ impl<P: HalfOpen> Sessions<P> {
 
     /// Takes a session for its one answer.
     pub fn take(&mut self, session: &SessionId, now: u64) -> Result<P, Code> {
+        self.forget(now);
         let Some(entry) = self.entries.get_mut(session) else { return Err(Code::SessionUnknown) };
         let (opened, class) = (entry.opened, entry.class);
         match std::mem::replace(&mut entry.slot, Slot::Used) {

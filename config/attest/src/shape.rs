@@ -122,6 +122,7 @@ impl<'de> Visitor<'de> for Value {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<(), A::Error> {
+        self.within::<A::Error>(self.place)?;
         let mut seen = BTreeSet::new();
         while let Some(key) = object.next_key_seed(Key)? {
             let field = self.within(self.place.of_field(&key))?;

@@ -101,13 +101,15 @@ fn exact(der: &[u8]) -> Option<()> {
     let algorithm = parts(algorithm)?;
     let [(tag::OID, oid), parameters @ ..] = algorithm.as_slice() else { return None };
     (parameters.is_empty() || *oid != ECDSA_WITH_SHA256).then_some(())?;
-    let (subject, attributes) = match parts(info)?[..] {
-        [(tag::INTEGER, [0]), (tag::SEQUENCE, subject), (tag::SEQUENCE, _)] => (subject, &[][..]),
-        [(tag::INTEGER, [0]), (tag::SEQUENCE, subject), (tag::SEQUENCE, _), (tag::ATTRIBUTES, attributes)] => {
-            (subject, attributes)
+    let (subject, key, attributes) = match parts(info)?[..] {
+        [(tag::INTEGER, [0]), (tag::SEQUENCE, subject), (tag::SEQUENCE, key)] => (subject, key, &[][..]),
+        [(tag::INTEGER, [0]), (tag::SEQUENCE, subject), (tag::SEQUENCE, key), (tag::ATTRIBUTES, attributes)] => {
+            (subject, key, attributes)
         }
         _ => return None,
     };
+    let [(tag::SEQUENCE, kind), (tag::BIT_STRING, [0, ..])] = parts(key)?[..] else { return None };
+    matches!(parts(kind)?[..], [(tag::OID, _)] | [(tag::OID, _), _]).then_some(())?;
     for (kind, name) in parts(subject)? {
         let pairs = parts(name).filter(|_| kind == tag::SET)?;
         let good = |(kind, pair): &(u8, &[u8])| *kind == tag::SEQUENCE && parts(pair).is_some_and(|two| two.len() == 2);
@@ -225,7 +227,7 @@ mod tests {
     fn requests() -> Vec<Vec<u8>> {
         let more = tlv(0x05, &[]);
         let nothing: &[u8] = &[];
-        (0..10)
+        (0..12)
             .map(|place| {
                 let at = |here: usize| if place == here { more.as_slice() } else { nothing };
                 let oid = tlv(tag::OID, &[&[0x55, 0x04, 0x03]]);
@@ -237,7 +239,10 @@ mod tests {
                 let attribute = tlv(tag::SEQUENCE, &[&tlv(tag::OID, &[EXTENSION_REQUEST]), &values]);
                 let attributes = tlv(tag::ATTRIBUTES, &[&attribute]);
                 let version = tlv(tag::INTEGER, &[&[0]]);
-                let info = tlv(tag::SEQUENCE, &[&version, &subject, &tlv(tag::SEQUENCE, &[]), &attributes, at(7)]);
+                // One part more may stand there: the algorithm's parameters.
+                let kind = tlv(tag::SEQUENCE, &[&oid, at(10), at(10)]);
+                let key = tlv(tag::SEQUENCE, &[&kind, &tlv(tag::BIT_STRING, &[&[0]]), at(11)]);
+                let info = tlv(tag::SEQUENCE, &[&version, &subject, &key, &attributes, at(7)]);
                 let algorithm = tlv(tag::SEQUENCE, &[&tlv(tag::OID, &[ECDSA_WITH_SHA256]), at(9)]);
                 tlv(tag::SEQUENCE, &[&info, &algorithm, &tlv(tag::BIT_STRING, &[&[0]]), at(8)])
             })

@@ -51,7 +51,8 @@ pub struct MachineSpec {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub retired: bool,
     /// Admin's act: an RFC 3339 time until which an Untrusted machine may prove itself anew; what it learned of its firmware
-    /// is learned again. The annotation `pratique.dev/decided-by` says who it was.
+    /// is learned again. An act counts once, then the same time is of no use. The annotation `pratique.dev/decided-by` says who
+    /// it was.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub readmit_until: Option<String>,
 }
@@ -136,6 +137,9 @@ pub struct MachineStatus {
     /// Hex digests of the learned registers, by index: 0 and 2, and 7 where Secure Boot's databases are not the release's.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub pinned_pcrs: BTreeMap<String, String>,
+    /// The last `spec.readmitUntil` that was made use of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub readmitted: Option<String>,
     /// RFC 3339 time of the last accepted proof.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_attestation: Option<String>,

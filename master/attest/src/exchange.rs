@@ -35,7 +35,7 @@ use master_api::{Body, Client, Peer, Recorder, network};
 use master_ca::{Authority, NodeExtension};
 use serde::de::DeserializeOwned;
 use std::hash::{BuildHasher as _, RandomState};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::MutexGuard;
@@ -160,7 +160,7 @@ impl Desk {
         let outcome = self.held().and_then(|held| {
             let admitted = check(&hello, &self.reference(&held), &channel, now)?;
             let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-            sessions.open_from(address(peer), admitted, self.ticks(), &mut SystemEntropy)
+            sessions.open_from(address(peer), admitted, self.next_tick(), &mut SystemEntropy)
         });
         match outcome {
             Ok(challenge) => Answer::json(&challenge),
@@ -398,9 +398,14 @@ impl Desk {
         if admitted { Ok(()) } else { Err(Answer::problem(Code::RateLimited, Code::RateLimited.meaning())) }
     }
 
-    /// Seconds since the desk was opened.
+    /// Whole seconds since the desk was opened.
     pub(crate) fn ticks(&self) -> u64 {
         self.opened.elapsed().as_secs()
+    }
+
+    /// When a session begins that is opened now: with the next second, so that its last one is not cut short.
+    pub(crate) fn next_tick(&self) -> u64 {
+        self.ticks() + 1
     }
 
     pub(crate) fn channel(&self, peer: &Peer) -> Option<Channel> {
@@ -543,7 +548,9 @@ pub(crate) fn address(peer: &Peer) -> IpAddr {
 }
 
 fn remote(peer: &Peer) -> String {
-    peer.remote.map(|remote| remote.to_string()).unwrap_or_default()
+    // A listener for both families shows an IPv4 address in its IPv6 form.
+    let plain = |remote: SocketAddr| SocketAddr::new(remote.ip().to_canonical(), remote.port());
+    peer.remote.map(|remote| plain(remote).to_string()).unwrap_or_default()
 }
 
 /// Who renews, by the certificate that the TLS layer verified.

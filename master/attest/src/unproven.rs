@@ -54,7 +54,7 @@ impl Desk {
         let outcome = self.held().and_then(|held| {
             let admitted = check(&hello, &self.reference(&held), &channel, now)?;
             let mut sessions = self.unproven.lock().unwrap_or_else(PoisonError::into_inner);
-            sessions.open_from(address(peer), admitted, self.ticks(), &mut SystemEntropy)
+            sessions.open_from(address(peer), admitted, self.next_tick(), &mut SystemEntropy)
         });
         match outcome {
             Ok(challenge) => Answer::json(&challenge),

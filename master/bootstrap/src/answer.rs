@@ -40,8 +40,8 @@ pub struct Rates {
 impl Default for Rates {
     fn default() -> Self {
         Self {
-            create: Rate { burst: 5, every: Duration::from_secs(600) },
-            set: Rate { burst: 20, every: Duration::from_secs(5) },
+            create: Rate { burst: 20, every: Duration::from_secs(600) },
+            set: Rate { burst: 100, every: Duration::from_secs(5) },
             get: Rate { burst: 2000, every: Duration::from_millis(20) },
         }
     }
@@ -133,7 +133,7 @@ impl Endpoint {
                 limit(&self.create)?;
                 self.create_cluster(request).await
             }
-            ("/livez", Method::GET) => Ok(text("ok\n".to_owned())),
+            ("/livez", Method::GET) => Ok(text("ok".to_owned())),
             ("/metrics", Method::GET) => Ok(text(self.metrics())),
             ("/v1/clusters" | "/livez" | "/metrics", _) => Err(Refusal::Method),
             _ => Err(Refusal::Unknown),
@@ -194,7 +194,7 @@ impl Endpoint {
         let headers = response.headers_mut();
         let mut put = |name, value: String| value.parse().map(|value| headers.insert(name, value)).ok();
         put(header::ETAG, format!("\"{}\"", kept.generation));
-        put(header::CACHE_CONTROL, format!("public, max-age={MAX_AGE}"));
+        put(header::CACHE_CONTROL, format!("max-age={MAX_AGE}"));
         Ok(response)
     }
 

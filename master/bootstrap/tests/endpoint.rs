@@ -183,7 +183,7 @@ async fn creation_is_bounded_by_token_form_room_and_rate() {
     assert_eq!(code(&program, Method::POST, clusters, None, &" ".repeat(1025)).await, (413, "TOO_LARGE".to_owned()));
     assert_eq!(code(&program, Method::GET, clusters, None, "").await, (405, "METHOD".to_owned()));
     assert_eq!(code(&program, Method::GET, "/v1/else", None, "").await, (404, "UNKNOWN".to_owned()));
-    for _ in 0..3 {
+    for _ in 0..17 {
         program.create(&key(1)).await;
     }
     assert_eq!(code(&program, Method::POST, clusters, None, "{}").await, (429, "RATE_LIMITED".to_owned()));

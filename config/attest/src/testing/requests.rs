@@ -46,6 +46,11 @@ impl Requester {
 
     /// The DER request, signed by a key.
     pub fn request(&self, key: &SigningKey) -> Vec<u8> {
+        self.request_by(&pair(key))
+    }
+
+    /// The same by a key of any kind.
+    pub fn request_by(&self, key: &KeyPair) -> Vec<u8> {
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, self.common_name.clone());
@@ -68,7 +73,7 @@ impl Requester {
                 extension
             })
             .collect();
-        let request = params.serialize_request(&pair(key)).expect("a request of supported fields");
+        let request = params.serialize_request(key).expect("a request of supported fields");
         request.der().to_vec()
     }
 }

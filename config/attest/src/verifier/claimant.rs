@@ -130,7 +130,7 @@ pub(super) fn requests(
     let is_nk = client.spki == asks.nk_spki;
     let found = if is_nk { "the node key" } else { "another" };
     checks.test("client request: key", Code::CsrKey, is_nk, "the node key", found);
-    let own = serving.spki != asks.nk_spki && is_p256(&serving.spki);
+    let own = serving.spki != asks.nk_spki && csr::is_p256(&serving.spki);
     let wanted = "a P-256 key of its own";
     checks.test("serving request: key", Code::CsrServingKey, own, wanted, if own { wanted } else { "another" });
     checks.all_passed()?;
@@ -147,11 +147,6 @@ fn assigned(asks: &Asks<'_>, machine: &Machine, checks: &mut Checks) -> Result<(
         return Ok(());
     }
     Err(checks.fail("node name", Code::NameAssigned, own, derived))
-}
-
-fn is_p256(spki: &[u8]) -> bool {
-    use p256::pkcs8::DecodePublicKey as _;
-    p256::PublicKey::from_public_key_der(spki).is_ok()
 }
 
 fn allowed<'a>(machine: &'a Machine, asks: &Asks<'_>, reference: &Reference<'_>) -> Allowed<'a> {

@@ -186,7 +186,13 @@ pub(super) fn may_join(
     checks.must("static", Code::MachineStatic, !issued, "false", issued)?;
     let state = state(machine);
     let admitted = state != MachineState::Untrusted || readmitted(machine, now);
-    checks.must("state", Code::MachineUntrusted, admitted, "not Untrusted, or re-admitted", format!("{state:?}"))?;
+    checks.must(
+        "state",
+        Code::MachineUntrusted,
+        admitted,
+        "not Untrusted, or re-admitted since",
+        format!("{state:?}"),
+    )?;
     let role = machine.spec.role.as_str();
     let roles = &reference.rule.roles;
     checks.must(

@@ -4,10 +4,11 @@ use super::claimant::{Basis, Claimant};
 use super::proof::Attested;
 use crate::csr::San;
 use crate::digest::Digest;
+use crate::inventory::known;
 use crate::policy::{CheckedRule, Decides};
 use crate::verdict::{MachineId, ProvenMachine, Verdict};
 use config_kube::machine::{Admission, Counters, ProvenImage};
-use config_kube::{MachineState, MachineStatus};
+use config_kube::{Machine, MachineState, MachineStatus};
 
 /// A machine that is let in. Only a [`Claimant`] becomes it, by its rule's own verdict or on somebody's word; the CA signs
 /// for nothing else.
@@ -43,6 +44,8 @@ impl Verified {
             }
         };
         let status = MachineStatus { node_key, admission: Some(admission.clone()), ..status };
+        let readmitted = machine.spec.readmit_until.clone().filter(|_| needs_readmission(&machine, &status));
+        let status = MachineStatus { readmitted, ..status };
         Self {
             proven,
             node_name: machine.node_name().to_owned(),
@@ -132,6 +135,7 @@ impl Verified {
         if proved.pinned_pcrs.is_empty() {
             proved.pinned_pcrs = std::mem::take(&mut status.pinned_pcrs);
         }
+        proved.readmitted = proved.readmitted.or_else(|| status.readmitted.take());
         *status = MachineStatus {
             certificate: status.certificate.take(),
             last_attestation: status.last_attestation.take(),
@@ -142,6 +146,20 @@ impl Verified {
             ..proved
         };
     }
+}
+
+/// Whether what is to be recorded of a Machine is what an admin's re-admission is for: one that was Untrusted, registers that
+/// were learned in the place of others, a node key in the place of another that no TPM vouches for. A proof that would be good
+/// without it, such as a renewal before the update that it was given for, leaves it as it is.
+fn needs_readmission(machine: &Machine, proved: &MachineStatus) -> bool {
+    let Some(before) = &machine.status else { return false };
+    let learned = known(machine).is_some_and(|known| {
+        let other = |(pcr, value): (&String, &String)| known.pinned_pcrs.get(pcr) != Some(value);
+        !known.pinned_pcrs.is_empty() && proved.pinned_pcrs.iter().any(other)
+    });
+    let replaced =
+        proved.state == MachineState::Unproven && before.node_key.is_some() && before.node_key != proved.node_key;
+    before.state == MachineState::Untrusted || learned || replaced
 }
 
 /// What a machine with a TPM proved, as its Machine keeps it.

@@ -154,6 +154,18 @@ fn the_client_key_is_the_node_key_and_the_serving_key_is_not() {
         let serving = machine.serving_request.request(&machine.nk);
         requests(world, machine, machine.client_csr(), serving)
     });
+    // Keys of other kinds, which sign well by themselves.
+    for algorithm in [&rcgen::PKCS_ECDSA_P384_SHA384, &rcgen::PKCS_ED25519] {
+        let key = rcgen::KeyPair::generate_for(algorithm).expect("a key");
+        refused(Proven, Code::CsrKey, |world, machine| {
+            let client = machine.client_request.request_by(&key);
+            requests(world, machine, client, machine.serving_csr())
+        });
+        refused(Proven, Code::CsrServingKey, |world, machine| {
+            let serving = machine.serving_request.request_by(&key);
+            requests(world, machine, machine.client_csr(), serving)
+        });
+    }
 }
 
 #[test]

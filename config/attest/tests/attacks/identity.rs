@@ -163,6 +163,11 @@ fn retired_and_untrusted_machines_stay_out_until_an_admin_acts() {
     expect(Anonymous, Code::MachineUntrusted, world.join(&machine));
     world.object("worker-1").spec.readmit_until = Some("2030-01-01T00:00:00Z".to_owned());
     accepted(world.join(&machine));
+    // The act was for what the machine had been, not for what it becomes within its time.
+    world.object("worker-1").status.get_or_insert_default().state = MachineState::Untrusted;
+    expect(Anonymous, Code::MachineUntrusted, world.join(&machine));
+    world.object("worker-1").spec.readmit_until = Some("2031-01-01T00:00:00Z".to_owned());
+    accepted(world.join(&machine));
 }
 
 #[test]

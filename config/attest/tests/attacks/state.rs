@@ -147,7 +147,7 @@ fn an_event_in_a_register_that_holds_none_is_unknown_unless_the_rule_lets_it_pas
 
 #[test]
 fn a_register_changed_behind_the_log_is_refused() {
-    for pcr in [0, 2, 4, 7, 9, 11, 12, 14, 15] {
+    for pcr in [0, 2, 4, 7, 9, 11, 12, 13, 14, 15] {
         let code = match pcr {
             12 => Code::OutsideArguments,
             // Nothing is measured there, so that the log has no event of it to begin with.
@@ -390,15 +390,37 @@ fn firmware_is_learned_at_first_admission_and_held_to() {
         accepted(world.join(&machine));
         machine.clock.clock += 1;
         accepted(world.join(&machine));
-        let implant = Event { pcr, kind: 0x8000_0004, digest: Digest::of(b"implant"), data: Vec::new() };
-        machine.bank.extend(pcr, &implant.digest);
-        machine.log.events.push(implant);
+        let update = |machine: &mut SoftMachine, what: &[u8]| {
+            let implant = Event { pcr, kind: 0x8000_0004, digest: Digest::of(what), data: Vec::new() };
+            machine.bank.extend(pcr, &implant.digest);
+            machine.log.events.push(implant);
+        };
+        let readmitted = |world: &mut World, until: &str| {
+            world.object("worker-1").spec.readmit_until = Some(until.to_owned());
+        };
+        let used = |world: &mut World| world.object("worker-1").status.clone().and_then(|status| status.readmitted);
+        update(&mut machine, b"implant");
         expect(Proven, Code::FirmwareChanged, world.join(&machine));
-        // An admin's re-admission learns it anew.
-        world.object("worker-1").spec.readmit_until = Some("2030-01-01T00:00:00Z".to_owned());
+        // An admin's re-admission learns it anew, and is none for what comes after it.
+        readmitted(&mut world, "2030-01-01T00:00:00Z");
+        accepted(world.join(&machine));
+        assert_eq!(used(&mut world).as_deref(), Some("2030-01-01T00:00:00Z"));
+        accepted(world.join(&machine));
+        update(&mut machine, b"another");
+        expect(Proven, Code::FirmwareChanged, world.join(&machine));
+        readmitted(&mut world, "2030-01-01T00:00:01Z");
+        accepted(world.join(&machine));
+        // One that is given before it is needed waits until it is.
+        readmitted(&mut world, "2030-01-01T00:00:02Z");
+        accepted(world.join(&machine));
+        accepted(world.renew(&machine));
+        assert_eq!(used(&mut world).as_deref(), Some("2030-01-01T00:00:01Z"));
+        update(&mut machine, b"a third");
         accepted(world.join(&machine));
         world.object("worker-1").spec.readmit_until = None;
         accepted(world.join(&machine));
+        update(&mut machine, b"a fourth");
+        expect(Proven, Code::FirmwareChanged, world.join(&machine));
     }
 }
 
@@ -424,7 +446,6 @@ fn secure_boot_databases_of_a_maker_are_learned_by_an_admins_act_and_held_to() {
     let off = booted(&mut world, &mut machine, |image| image.keys.enabled = false);
     expect(Proven, Code::SecureBootOff, off);
     accepted(booted(&mut world, &mut machine, maker(b"revoked 1")));
-    world.object("worker-1").spec.readmit_until = None;
     accepted(booted(&mut world, &mut machine, maker(b"revoked 1")));
     let status = world.object("worker-1").status.clone().unwrap_or_default();
     assert_eq!(status.pinned_pcrs.keys().map(String::as_str).collect::<Vec<_>>(), ["0", "2", "7"]);

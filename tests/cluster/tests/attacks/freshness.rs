@@ -58,7 +58,7 @@ pub(crate) async fn expired_session(lab: &Lab) {
     let evidence = late.evidence(&machine, Purpose::Join);
     let opened = Instant::now();
     // The condition is the passing of the session's own time.
-    let end = opened + Duration::from_secs(SESSION_SECONDS) + Duration::from_secs(1);
+    let end = opened + Duration::from_secs(SESSION_SECONDS) + Duration::from_secs(2);
     tokio::time::sleep_until(end.into()).await;
     let outcome = late.answer(&evidence).await;
     lab.refused(&outcome, Code::SessionExpired, false).await;
