@@ -83,9 +83,9 @@ pub fn check_evidence(
     now: u64,
 ) -> Result<Claimant, Box<Refusal>> {
     let found = csr_hash(evidence.client_csr.as_bytes(), evidence.serving_csr.as_bytes());
-    if found != pending.csr_hash() {
-        let mut checks = Checks::resume(pending.checks(), reference.rule.enforces());
-        let stop = checks.fail("requests", Code::CsrHash, pending.csr_hash(), found);
+    let mut checks = Checks::resume(pending.checks(), reference.rule.enforces());
+    let same = found == pending.csr_hash();
+    if let Err(stop) = checks.must("requests", Code::CsrHash, same, pending.csr_hash(), found) {
         return Err(super::refusal(stop, checks, Some(pending.ek_hash()), pending.claims()));
     }
     let mut attested = check_proof(pending, &evidence.proof, reference, channel, now)?;

@@ -59,11 +59,9 @@ pub(super) fn find<'a>(
     let listing = inventory.listing(ek);
     let named = |machine: &&&Machine| claims.name.is_empty() || machine.node_name() == claims.name;
     let machine = if let Some(bound) = inventory.bound_to(ek) {
-        if !named(&&bound) {
-            let elsewhere = listing.iter().any(|machine| machine.node_name() == claims.name);
-            let code = if elsewhere { Code::EkBoundElsewhere } else { Code::NameMismatch };
-            return Err(checks.fail(CHECK, code, bound.node_name(), &claims.name));
-        }
+        let elsewhere = listing.iter().any(|machine| machine.node_name() == claims.name);
+        let code = if elsewhere { Code::EkBoundElsewhere } else { Code::NameMismatch };
+        checks.must("name of the EK's Machine", code, named(&&bound), bound.node_name(), &claims.name)?;
         bound
     } else if listing.is_empty() {
         return by_name(ek, claims, reference, checks);
@@ -132,9 +130,9 @@ fn stranger(ek: &Digest, claims: &Claims, reference: &Reference<'_>, checks: &mu
 pub(super) fn unclaimed(node: &str, inventory: &Inventory, checks: &mut Checks) -> Result<(), Stop> {
     let mut owners = inventory.of_node(node);
     owners.extend(inventory.get(node));
-    let Some(owner) = owners.first() else { return Ok(()) };
-    let code = if bound_ek(owner).is_some() { Code::MachineBoundToOtherEk } else { Code::NameMismatch };
-    Err(checks.fail("claimed name", code, "a name that no Machine has", node))
+    let bound = owners.first().is_some_and(|owner| bound_ek(owner).is_some());
+    let code = if bound { Code::MachineBoundToOtherEk } else { Code::NameMismatch };
+    checks.must("claimed name", code, owners.is_empty(), "a name that no Machine has", node)
 }
 
 /// Whether this Machine may join with this EK and these claims at all.
@@ -230,11 +228,12 @@ pub(super) fn endorsement(
     checks.judged(judgement, enforces);
     match found {
         _ if enforces => outcome,
-        Found::ByIssuer(machine) if !signed_for => {
+        Found::ByIssuer(machine) => {
             let wanted = machine.spec.ek.issuers.join(", ");
-            Err(checks.fail("issuer of the Machine", Code::EkCertificateIssuer, wanted, "no good certificate of them"))
+            let found = if signed_for { "a good certificate" } else { "no good certificate of them" };
+            checks.must("issuer of the Machine", Code::EkCertificateIssuer, signed_for, wanted, found)
         }
-        Found::Known(_) | Found::ByIssuer(_) | Found::Stranger(_) => Ok(()),
+        Found::Known(_) | Found::Stranger(_) => Ok(()),
     }
 }
 

@@ -145,10 +145,10 @@ fn still<'a>(
             let machine = reference.inventory.find(id).ok_or_else(|| gone(checks))?;
             let mut again = Checks::default();
             match identity::find(&pending.ek_hash(), pending.claims(), reference, &mut again) {
-                Ok(found) if machine_id(found.machine()) == *id => Ok((machine, found.is_own())),
                 Ok(found) => {
-                    let other = found.machine().node_name();
-                    Err(checks.fail(CHECK, Code::EkBoundElsewhere, machine.node_name(), other))
+                    let (same, other) = (machine_id(found.machine()) == *id, found.machine().node_name());
+                    checks.must("Machine of the EK", Code::EkBoundElsewhere, same, machine.node_name(), other)?;
+                    Ok((machine, found.is_own()))
                 }
                 Err(stop) => {
                     checks.extend(again);
