@@ -23,7 +23,9 @@ fn server(answers: impl Fn(&mut [u8; 48]) -> Vec<Vec<u8>> + Send + 'static) -> S
             packet[0] = 0b00_100_100;
             packet[1] = 1;
             packet[24..32].copy_from_slice(&request[40..48]);
-            let time = (((now().as_secs() + 3600 + UNIX) % (1 << 32)) << 32).to_be_bytes();
+            let now = now();
+            let fraction = (u64::from(now.subsec_nanos()) << 32) / 1_000_000_000;
+            let time = ((((now.as_secs() + 3600 + UNIX) % (1 << 32)) << 32) | fraction).to_be_bytes();
             packet[32..40].copy_from_slice(&time);
             packet[40..48].copy_from_slice(&time);
             for answer in answers(&mut packet) {

@@ -34,10 +34,11 @@ fn serve(listener: TcpListener, script: Script) -> Receiver<String> {
                 head.push(byte[0]);
             }
             let head = String::from_utf8(head).expect("text").to_ascii_lowercase();
-            script(&head, &mut stream);
-            if send.send(head).is_err() {
+            // Before the answer: whoever has that may count the heads at once.
+            if send.send(head.clone()).is_err() {
                 return;
             }
+            script(&head, &mut stream);
         }
     });
     heads

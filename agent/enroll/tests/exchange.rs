@@ -12,7 +12,6 @@ use bytes::Bytes;
 use config_attest::wire::{Claims, RENEWALS_PATH, SESSIONS_PATH};
 use futures_util::StreamExt as _;
 use http::Method;
-use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 use support::{Booted, Master, Temper};
@@ -118,7 +117,8 @@ async fn a_node_joins_speaks_with_its_tpm_key_and_renews_without_a_lapse() {
     assert_ne!(first, second, "another serial number");
     assert_ne!(serving.cert, identity.serving.get().expect("a serving certificate").cert);
     told(&mut lines, "renewed").await;
-    assert_eq!(master.hellos(), [SESSIONS_PATH, RENEWALS_PATH, RENEWALS_PATH]);
+    // On a busy machine the next renewal may have begun.
+    assert_eq!(master.hellos()[..3], [SESSIONS_PATH, RENEWALS_PATH, RENEWALS_PATH]);
     keeper.abort();
 }
 
@@ -171,8 +171,8 @@ async fn a_watch_comes_line_by_line_and_an_answer_has_a_limit() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_that_is_down_is_passed_over() {
     let master = Master::start(Temper::Good).await;
-    let gone = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
-    let endpoints = [("127.0.0.1", gone), ("127.0.0.1", master.port)];
+    // Nobody listens on port 1.
+    let endpoints = [("127.0.0.1", 1), ("127.0.0.1", master.port)];
     let (identity, _keeper, _lines, _machine) = node(&master, &endpoints, master.pin).await.enroll().await;
     whoami(&identity.client).await;
 }

@@ -19,8 +19,11 @@ use tempfile::TempDir;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// Silence that these tests wait for; the pure tests show the real one.
-const GRACE: Duration = Duration::from_secs(2);
+/// Silence that these tests wait for; the pure tests show the real one. Long enough for a busy machine to renew in: a node
+/// that once fell silent by mistake would stay so.
+const GRACE: Duration = Duration::from_secs(8);
+/// Time for what the controllers do. They rest for a multiple of what a plan took, also where it only waited for a processor.
+const LIMIT: Duration = Duration::from_secs(90);
 
 /// What is published as the certificate of the root.
 const ROOT: &str = "root";
@@ -133,9 +136,9 @@ fn now() -> String {
 
 /// Asks until the answer is there.
 async fn eventually<'a>(what: &str, mut ask: impl FnMut() -> BoxFuture<'a, bool>) {
-    let limit = Instant::now() + Duration::from_secs(30);
+    let limit = Instant::now() + LIMIT;
     while !ask().await {
-        assert!(Instant::now() < limit, "not within 30 s: {what}");
+        assert!(Instant::now() < limit, "not within {LIMIT:?}: {what}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -148,14 +151,16 @@ async fn a_silent_node_becomes_not_ready_and_comes_back() {
     cluster.running_pod("patient", "silent", 300).await;
     cluster.running_pod("impatient", "silent", 0).await;
     // Both live for longer than the grace: nothing happens. Then one falls silent.
-    let speaks = Instant::now() + GRACE * 2;
+    let speaks = Instant::now() + GRACE * 3 / 2;
+    let mut last = Instant::now();
     while Instant::now() < speaks {
         cluster.renew("good").await;
+        // Before the renewal: the controllers can't have seen it earlier.
+        last = Instant::now();
         cluster.renew("silent").await;
         assert_eq!(cluster.state("silent").await.0, "True");
         tokio::time::sleep(GRACE / 10).await;
     }
-    let fell_silent = Instant::now();
     eventually("the silent node is Unknown", || {
         Box::pin(async {
             cluster.renew("good").await;
@@ -163,7 +168,7 @@ async fn a_silent_node_becomes_not_ready_and_comes_back() {
         })
     })
     .await;
-    assert!(fell_silent.elapsed() >= GRACE / 2, "not before its time");
+    assert!(last.elapsed() >= GRACE / 2, "not before its time");
     assert_eq!(cluster.state("good").await.0, "True");
     for effect in [NO_SCHEDULE, NO_EXECUTE] {
         eventually("it is tainted", || {
@@ -183,11 +188,15 @@ async fn a_silent_node_becomes_not_ready_and_comes_back() {
     })
     .await;
     eventually("the other is not known to be ready", || {
-        Box::pin(async { cluster.pod_ready("patient").await == ("False".to_owned(), "NodeNotReady".to_owned()) })
+        Box::pin(async {
+            cluster.renew("good").await;
+            cluster.pod_ready("patient").await == ("False".to_owned(), "NodeNotReady".to_owned())
+        })
     })
     .await;
     eventually("people are told", || {
         Box::pin(async {
+            cluster.renew("good").await;
             let events = cluster.admin.list::<Event>(None, &ListParams::default()).await.expect("events are served");
             events.items.iter().any(|event| event.reason.as_deref() == Some("NodeNotReady"))
         })

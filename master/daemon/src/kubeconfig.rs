@@ -5,7 +5,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use config_kube::Kubeconfig;
 use master_ca::{Authority, pem};
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
@@ -23,15 +23,22 @@ pub(crate) fn write(path: &Path, authority: &Authority, cluster: &str, listen: S
         key: &STANDARD.encode(key),
     }
     .text();
-    let fail = |source| Error::File { what: "write", path: path.to_owned(), source };
-    // A file that is there keeps its mode, so it goes first.
-    match std::fs::remove_file(path) {
-        Ok(()) => {}
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-        Err(error) => return Err(fail(error)),
+    put(path, text.as_bytes()).map_err(|source| Error::File { what: "write", path: path.to_owned(), source })
+}
+
+/// Puts a file of mode 0600 in the place of what is there, by a neighbour and a rename: whoever waits for it never reads a
+/// part.
+fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut neighbour = path.as_os_str().to_owned();
+    neighbour.push(".new");
+    // What an earlier run left behind goes first; a file that is there would keep its mode.
+    match std::fs::remove_file(&neighbour) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
     }
-    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(fail)?;
-    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(fail)
+    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&neighbour)?;
+    file.write_all(bytes).and_then(|()| file.sync_all())?;
+    std::fs::rename(&neighbour, path)
 }
 
 /// The address by which a caller on this host reaches a listener.
@@ -53,5 +60,20 @@ mod tests {
         assert_eq!(server("0.0.0.0:6443".parse().unwrap()), "https://127.0.0.1:6443");
         assert_eq!(server("[::]:6443".parse().unwrap()), "https://[::1]:6443");
         assert_eq!(server("192.0.2.1:1".parse().unwrap()), "https://192.0.2.1:1");
+    }
+
+    #[test]
+    fn what_is_there_is_replaced_whole_and_is_its_owners_alone() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("admin.kubeconfig");
+        for left in ["admin.kubeconfig", "admin.kubeconfig.new"] {
+            std::fs::write(dir.path().join(left), "what an earlier run left, and longer").unwrap();
+            std::fs::set_permissions(dir.path().join(left), std::fs::Permissions::from_mode(0o644)).unwrap();
+        }
+        put(&path, b"fresh").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"fresh");
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "no neighbour is left");
     }
 }

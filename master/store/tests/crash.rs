@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 /// Tells the child which folder to write to. The same test binary is both.
 const FOLDER: &str = "STORE_CRASH_FOLDER";
 
+/// Longest wait for a child's first write.
+const LIMIT: Duration = Duration::from_secs(60);
+
 /// Not a test of its own: what the killed process does.
 #[test]
 fn child_writes_until_killed() {
@@ -43,7 +46,7 @@ fn child_writes_until_killed() {
     });
 }
 
-/// Lets a child write for a while, kills it, and tells what it acknowledged last: key → (count, revision).
+/// Lets a child write for a while from its first acknowledgement on, kills it, and tells what it acknowledged last: key → (count, revision).
 fn run_and_kill(folder: &Path, life: Duration) -> BTreeMap<String, (u64, u64)> {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child_writes_until_killed", "--nocapture"])
@@ -53,21 +56,26 @@ fn run_and_kill(folder: &Path, life: Duration) -> BTreeMap<String, (u64, u64)> {
         .spawn()
         .unwrap();
     let reader = BufReader::new(child.stderr.take().unwrap());
+    let (began, begins) = std::sync::mpsc::channel();
     let reading = std::thread::spawn(move || {
         let mut acknowledged = BTreeMap::new();
-        let mut first = None;
         for line in reader.lines().map_while(Result::ok) {
-            first.get_or_insert_with(Instant::now);
             let words: Vec<&str> = line.split(' ').collect();
             if let ["ack", key, count, revision] = words.as_slice() {
+                if acknowledged.is_empty() {
+                    began.send(()).unwrap();
+                }
                 acknowledged.insert((*key).to_owned(), (count.parse().unwrap(), revision.parse().unwrap()));
             }
         }
         acknowledged
     });
+    let begun = begins.recv_timeout(LIMIT);
+    // The moment of the kill, which each round has another of.
     std::thread::sleep(life);
     child.kill().unwrap();
     child.wait().unwrap();
+    begun.expect("the child writes");
     reading.join().unwrap()
 }
 

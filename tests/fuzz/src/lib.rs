@@ -8,7 +8,7 @@
 //! What was found is kept in `corpus/TARGET`, and every later run, those of the tests among them, begins with it.
 //!
 //! A target fails when it panics, when what it decodes breaks an invariant that it asserts, or when one case takes longer than
-//! [`run::CASE_LIMIT`]. `cargo test -p tests-fuzz` runs every target for a fixed number of cases.
+//! [`run::CASE_LIMIT`] of the processor's time. `cargo test -p tests-fuzz` runs every target for a fixed number of cases.
 //! There are no tasks and no channels. Enter by [`targets::all`] and [`run::run`].
 
 pub mod mutate;

@@ -115,7 +115,7 @@ impl Lab {
         command.arg("--listen").arg(format!("127.0.0.1:{}", self.discovery_port));
         command.arg("--url").arg(format!("http://{HOST_DISCOVERY}")).arg("--data").arg(self.dir.join("discovery"));
         let process = Owned::start(command, &self.dir.join("discovery.log"))?;
-        eventually("the discovery endpoint", Duration::from_secs(20), "see discovery.log", || {
+        eventually("the discovery endpoint", Duration::from_secs(60), "see discovery.log", || {
             Ok(std::net::TcpStream::connect(("127.0.0.1", self.discovery_port)).is_ok().then_some(()))
         })?;
         let mut create = self.pratique();

@@ -16,5 +16,5 @@ fn what_clients_of_a_killed_master_saw_has_an_order() {
         let plan = Plan { clients: 8, objects: 4, lives: 4, life: Duration::from_secs(3) };
         run(&mut Site::new(&program).unwrap(), plan).await.unwrap()
     });
-    assert!(report.calls > 1000 && report.replays > 5, "too little to tell: {report:?}");
+    assert!(report.calls > 200 && report.replays > 5, "too little to tell: {report:?}");
 }

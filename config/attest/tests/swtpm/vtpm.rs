@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 /// Password session.
 const PASSWORD: u32 = 0x4000_0009;
 /// The hierarchies.
@@ -50,13 +50,16 @@ impl Vtpm {
                 .args(["--tpmstate", &format!("dir={}", dir.path().join("state").display())])
                 .args(["--server", &format!("type=tcp,port={port},bindaddr=127.0.0.1")])
                 .args(["--ctrl", &format!("type=tcp,port={},bindaddr=127.0.0.1", port + 1)])
+                .args(["--pid", &format!("file={}", dir.path().join("pid").display())])
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())
                 .spawn()
                 .expect("swtpm must be in PATH: install the package swtpm");
+            // The pid file appears once both ports are bound; a taken port ends the process and another pair is tried.
             while Instant::now() < deadline {
-                if let Ok(stream) = TcpStream::connect(("127.0.0.1", port)) {
-                    return Self { dir, process, port, stream: Some(stream) };
+                let pid = std::fs::read_to_string(dir.path().join("pid"));
+                if pid.is_ok_and(|pid| pid.trim() == process.id().to_string()) {
+                    return Self { dir, process, port, stream: None };
                 }
                 if process.try_wait().expect("a child").is_some() {
                     break;

@@ -1,6 +1,6 @@
 //! Drift: a machine that proves something bad is shut out at once, in every way in which it or its pods could speak.
 
-use crate::lab::{CONFIG, Lab, identity};
+use crate::lab::{CONFIG, LIMIT, Lab, identity};
 use crate::site::collection;
 use crate::wire::{Connection, Identity, config};
 use config_attest::testing::SoftMachine;
@@ -15,7 +15,6 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-const LIMIT: Duration = Duration::from_secs(20);
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const ACCOUNT: &str = "/api/v1/namespaces/default/serviceaccounts/default";
 
@@ -54,14 +53,14 @@ impl Voices {
 
     /// The statuses of a request on the kept connection, on a new one, on a resumed session, and with the pod's token.
     async fn speak(&mut self, lab: &Lab) -> [StatusCode; 4] {
-        let kept = self.kept.send(Method::GET, &self.node, Vec::new()).await.status;
+        let kept = self.kept.status(Method::GET, &self.node, Vec::new()).await;
         let mut bearer = lab.connect().await.with_token(&self.token);
         let token = bearer.send(Method::GET, "/api/v1", Vec::new()).await.status;
         let mut new = Connection::open(lab.site.address, self.tls.clone()).await.unwrap();
-        let first = new.send(Method::GET, &self.node, Vec::new()).await.status;
+        let first = new.status(Method::GET, &self.node, Vec::new()).await;
         let mut resumed = Connection::open(lab.site.address, self.tls.clone()).await.unwrap();
         assert!(resumed.resumed, "this TLS session was to be resumed");
-        let second = resumed.send(Method::GET, &self.node, Vec::new()).await.status;
+        let second = resumed.status(Method::GET, &self.node, Vec::new()).await;
         [kept, first, second, token]
     }
 

@@ -142,7 +142,6 @@ pub(crate) async fn denunciation(lab: &Lab) {
     let machine = lab.machine().await;
     lab.join(&machine).await.accepted();
     let before = lab.status(&machine.node).await;
-    let mut good = Open::new(lab, &machine).await;
     // Whoever knows the EK and its certificate, which are no secrets, can come with keys of his own.
     let mut attacker = SoftMachine::new("attacker", EkKind::P256);
     attacker.node.clone_from(&machine.node);
@@ -156,6 +155,7 @@ pub(crate) async fn denunciation(lab: &Lab) {
     attacker.bind_nk();
     let outcome = lab.join(&attacker).await;
     lab.refused(&outcome, Code::CredentialNotActivated, false).await;
+    let mut good = Open::new(lab, &machine).await;
     // From one place; the machine is somewhere else.
     let mut connection =
         Connection::open_from([127, 1, 0, 1].into(), lab.site.address, lab.site.anonymous.clone()).await.unwrap();

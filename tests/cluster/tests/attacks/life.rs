@@ -1,6 +1,6 @@
 //! After joining: renewal, revocation, restarts, and what a node may not do with its certificate.
 
-use crate::lab::{CONFIG, Lab, identity, serving_identity};
+use crate::lab::{CONFIG, LIMIT, Lab, identity, serving_identity};
 use crate::site::collection;
 use crate::wire::Identity;
 use config_attest::testing::SoftMachine;
@@ -24,10 +24,10 @@ pub(crate) async fn joined(lab: &Lab) -> (SoftMachine, Identity) {
     (machine, identity)
 }
 
-/// A request with a node's certificate; the status.
+/// A request with a node's certificate; the status, as of [`crate::wire::Connection::status`].
 pub(crate) async fn ask(lab: &Lab, who: &Identity, method: Method, path: &str, body: serde_json::Value) -> StatusCode {
     let body = if body.is_null() { Vec::new() } else { serde_json::to_vec(&body).unwrap() };
-    lab.connect_as(who).await.unwrap().send(method, path, body).await.status
+    lab.connect_as(who).await.unwrap().status(method, path, body).await
 }
 
 pub(crate) fn own_node(machine: &SoftMachine) -> String {
@@ -120,10 +120,11 @@ pub(crate) async fn bad_image_with_a_live_certificate() {
     let mut bad = lab.image.clone();
     bad.kernel[0] ^= 1;
     machine.boot(&bad, "nocloud", CONFIG);
-    lab.refused(&lab.join(&machine).await, Code::ImageLoader, true).await;
-    assert_eq!(kept.send(Method::GET, &own_node(&machine), Vec::new()).await.status, StatusCode::UNAUTHORIZED);
+    let outcome = lab.join(&machine).await;
+    assert_eq!(kept.status(Method::GET, &own_node(&machine), Vec::new()).await, StatusCode::UNAUTHORIZED);
+    lab.refused(&outcome, Code::ImageLoader, true).await;
     let ended = async { while let Some(Ok(_)) = events.frame().await {} };
-    tokio::time::timeout(Duration::from_secs(20), ended).await.expect("the open watch of a denied node ends");
+    tokio::time::timeout(LIMIT, ended).await.expect("the open watch of a denied node ends");
     let start = Instant::now();
     loop {
         let node: Node = lab.site.get(&machine.node).await;
@@ -131,7 +132,7 @@ pub(crate) async fn bad_image_with_a_live_certificate() {
         if taints.iter().any(|taint| taint.key == "pratique.dev/untrusted" && taint.effect == "NoExecute") {
             break;
         }
-        assert!(start.elapsed() < Duration::from_secs(20), "no taint: {taints:?}");
+        assert!(start.elapsed() < LIMIT, "no taint: {taints:?}");
     }
     lab.site.cut_and_restart().await;
     let status = ask(&lab, &who, Method::GET, &own_node(&machine), json!(null)).await;
@@ -153,7 +154,7 @@ pub(crate) async fn retired_and_deleted(lab: &Lab) {
     for (machine, who) in [(&machine, &who), (&other, &second)] {
         let start = Instant::now();
         while ask(lab, who, Method::GET, &own_node(machine), json!(null)).await != StatusCode::UNAUTHORIZED {
-            assert!(start.elapsed() < Duration::from_secs(20), "{} is not denied", machine.node);
+            assert!(start.elapsed() < LIMIT, "{} is not denied", machine.node);
         }
     }
     // Its pods are evicted like an Untrusted one's, and its Node is as before when the admin thinks better of it.
@@ -161,7 +162,7 @@ pub(crate) async fn retired_and_deleted(lab: &Lab) {
         lab.site.patch::<Machine>(&machine.node, &json!({ "spec": { "retired": retired } })).await;
         let start = Instant::now();
         while evicts(lab, &machine.node).await != retired {
-            assert!(start.elapsed() < Duration::from_secs(20), "retired is {retired}, and the taint is not so");
+            assert!(start.elapsed() < LIMIT, "retired is {retired}, and the taint is not so");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
@@ -289,7 +290,7 @@ pub(crate) async fn an_approved_request_is_signed(lab: &Lab) {
             assert_eq!(chain.len(), 2, "the leaf and its issuer");
             break;
         }
-        assert!(start.elapsed() < Duration::from_secs(20), "not signed:\n{}", lab.site.log());
+        assert!(start.elapsed() < LIMIT, "not signed:\n{}", lab.site.log());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let denied: CertificateSigningRequest = lab.site.get("jane-denied").await;

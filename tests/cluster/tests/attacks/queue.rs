@@ -1,6 +1,6 @@
 //! Policies that do not verify: nobody gets in, a person decides, or nobody looks; and the same for upstream's signers.
 
-use crate::lab::{CONFIG, Lab, Outcome, identity};
+use crate::lab::{CONFIG, LIMIT, Lab, Outcome, identity};
 use crate::site::collection;
 use config_attest::testing::{EkKind, SoftMachine};
 use config_attest::{Code, name};
@@ -11,8 +11,6 @@ use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use std::future::Future;
 use std::time::{Duration, Instant};
-
-const LIMIT: Duration = Duration::from_secs(20);
 
 /// The policy with one rule for machines, and whatever else a test wants in it.
 pub(crate) async fn set_policy(lab: &Lab, name: &str, more: &Value) {
@@ -231,7 +229,7 @@ async fn others_requests_count_for_nothing(lab: &Lab) {
 
 /// What nobody decides is dropped in its time.
 async fn expires(lab: &Lab) {
-    set_policy(lab, "queue", &json!({ "queue": { "expiresSeconds": 10 } })).await;
+    set_policy(lab, "queue", &json!({ "queue": { "expiresSeconds": 20 } })).await;
     let name = eventually("a request under the new rule", lab, || async {
         let machine = lab.stranger();
         comes(lab, &machine, Code::Queued).await;

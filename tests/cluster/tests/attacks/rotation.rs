@@ -8,11 +8,11 @@ use crate::swtpm::Swtpm;
 use crate::wire::{Connection, Identity, config};
 use agent_enroll::{Standing, standing};
 use config_attest::testing::SoftMachine;
-use config_attest::wire::SESSIONS_PATH;
+use config_attest::wire::{Certificates, SESSIONS_PATH};
 use config_attest::{Digest, Purpose};
-use config_kube::Machine;
 use config_kube::k8s_openapi::api::core::v1::{ConfigMap, Node as KubeNode};
 use config_kube::roots::{ROOT_UNKNOWN, ready_for};
+use config_kube::{CertificatePolicy, Machine};
 use http::{Method, StatusCode};
 use master_ca::{Authority, FileKeeper, profile};
 use serde_json::json;
@@ -22,11 +22,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 /// Time for what the master and the agent do by themselves.
-const LIMIT: Duration = Duration::from_secs(90);
+const LIMIT: Duration = Duration::from_secs(180);
 /// Between two renewals of one machine: within what the master takes from one caller.
 const PACE: Duration = Duration::from_millis(250);
-/// How long after the lab's preparation its intermediate is due.
-const DUE: Duration = Duration::from_secs(20);
+/// How long after the lab's preparation its intermediate is due; the second where a machine can't join in half of the first.
+const DUE: [Duration; 2] = [Duration::from_secs(20), Duration::from_secs(120)];
 
 async fn eventually<F: Future<Output = bool>>(what: &str, lab: &Lab, mut look: impl FnMut() -> F) {
     let start = Instant::now();
@@ -39,20 +39,13 @@ async fn eventually<F: Future<Output = bool>>(what: &str, lab: &Lab, mut look: i
 /// Nodes renew while the intermediate is renewed under them: no renewal fails, no connection ends, what was signed by the old
 /// one stays good, and the root is the same.
 pub(crate) async fn the_intermediate_is_renewed_unnoticed() {
-    let now = SystemTime::now();
-    let made = now - profile::INTERMEDIATE_LIFE / 2 + DUE;
-    let before = |data: &Path| {
-        drop(Authority::open(&data.join("ca"), "lab", Arc::new(FileKeeper), made).unwrap());
-    };
-    let lab = Lab::start_on("", "30m", before).await;
-    let first = lab.machine().await;
-    let certificates = lab.join(&first).await.accepted();
+    let (lab, first, certificates) = joined_in_time().await;
     let old = identity(&first, &certificates);
     let path = format!("{}/{}", collection::<KubeNode>(), first.node);
     let mut open = lab.connect_as(&old).await.unwrap();
     let (mut machine, mut who, mut renewals) = (lab.machine().await, None, 0);
     let renewed = || lab.site.log().contains("the issuing intermediate was renewed");
-    assert!(!renewed(), "a join before the renewal, or there is nothing to see");
+    assert!(!renewed(), "nothing to see is left");
     let (start, mut pace) = (Instant::now(), tokio::time::interval(PACE));
     loop {
         pace.tick().await;
@@ -82,6 +75,25 @@ pub(crate) async fn the_intermediate_is_renewed_unnoticed() {
     let certificates = lab.renew(&first, &old).await.accepted();
     assert_eq!(chain(&certificates.roots), std::slice::from_ref(&lab.site.root), "the root is the same");
     lab.site.stop();
+}
+
+/// A lab whose intermediate is soon to be renewed, and what a machine got there well before.
+async fn joined_in_time() -> (Lab, SoftMachine, Certificates) {
+    for due in DUE {
+        let now = SystemTime::now();
+        let made = now - profile::INTERMEDIATE_LIFE / 2 + due;
+        let before = |data: &Path| {
+            drop(Authority::open(&data.join("ca"), "lab", Arc::new(FileKeeper), made).unwrap());
+        };
+        let lab = Lab::start_on("", "30m", before).await;
+        let machine = lab.machine().await;
+        let certificates = lab.join(&machine).await.accepted();
+        if now.elapsed().unwrap() < due / 2 {
+            return (lab, machine, certificates);
+        }
+        lab.site.stop();
+    }
+    panic!("no join before the renewal, so there is nothing to see");
 }
 
 /// The admin's commands around one lab.
@@ -117,7 +129,7 @@ fn kubectl(kubeconfig: &Path) -> Output {
 }
 
 /// A join of a machine that trusts this root alone.
-async fn join_by(lab: &Lab, root: &[u8]) -> (SoftMachine, config_attest::wire::Certificates) {
+async fn join_by(lab: &Lab, root: &[u8]) -> (SoftMachine, Certificates) {
     let machine = lab.stranger();
     lab.list(&machine, &machine.node).await;
     let start = Instant::now();
@@ -131,6 +143,21 @@ async fn join_by(lab: &Lab, root: &[u8]) -> (SoftMachine, config_attest::wire::C
         assert!(start.elapsed() < LIMIT, "the machine does not become known: {:?}", outcome.answer.json);
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
+}
+
+/// From now on certificates live for 30 seconds, so that agents soon renew; the machine that has seen it.
+async fn short_certificates(lab: &Lab) -> SoftMachine {
+    let policy: CertificatePolicy = lab.site.get("cluster").await;
+    let mut rules = serde_json::to_value(&policy.spec.rules).unwrap();
+    rules[0]["certificate"]["ttlSeconds"] = json!(30);
+    lab.site.patch::<CertificatePolicy>("cluster", &json!({ "spec": { "rules": rules } })).await;
+    let machine = lab.machine().await;
+    eventually("short certificates", lab, || async {
+        let outcome = lab.join(&machine).await;
+        outcome.answer.status == StatusCode::OK && outcome.accepted().renew_after_seconds < 60
+    })
+    .await;
+    machine
 }
 
 /// Says for a node what its agent says.
@@ -148,19 +175,21 @@ async fn tell_ready(lab: &Lab, node: &str, pins: &[String]) {
 /// the old root that is refused while somebody would be locked out.
 pub(crate) async fn the_root_is_rotated_with_overlapping_pins() {
     let (good, late) = (Swtpm::new(), Swtpm::new());
-    let mut lab = Lab::start_with(&(good.issuer_pem() + &late.issuer_pem()), "30s").await;
+    let mut lab = Lab::start_with(&(good.issuer_pem() + &late.issuer_pem()), "30m").await;
     let folder = tempfile::tempdir().unwrap();
     let (own, before) = (folder.path().join("own"), folder.path().join("before"));
     std::fs::copy(lab.site.kubeconfig(), &own).unwrap();
     std::fs::copy(lab.site.kubeconfig(), &before).unwrap();
     let old = lab.site.root.clone();
     let old_pin = pin(&old);
+    // Its certificate outlives the old root.
+    let (early, certificates) = join_by(&lab, &old).await;
+    let ends = identity(&early, &certificates);
+    let brief = short_certificates(&lab).await;
     // A machine with a real TPM and the old pin, kept by the agent's own rooms.
     let Node { enroller, mut told, _dir, .. } = real_tpm::node(&lab, &good, "real-1", &lab.image).await;
     let (agent, keeper) = tokio::time::timeout(LIMIT, enroller.enroll()).await.unwrap().unwrap();
     let keeping = tokio::spawn(keeper.keep());
-    let (early, certificates) = join_by(&lab, &old).await;
-    let ends = identity(&early, &certificates);
 
     let new_pin = begin(&lab, &own, &before, (&old_pin, &ends)).await;
     let roots = credentials_of(&own);
@@ -186,7 +215,7 @@ pub(crate) async fn the_root_is_rotated_with_overlapping_pins() {
     real_tpm::told(&mut told, "renewed").await;
     assert_eq!(standing(&agent.pins, &agent.certificate), Some(Standing::PinMissing(new_pin.clone())));
     let admin = Admin { lab: &lab, kubeconfig: own.clone() };
-    for machine in [&early, &by_new, &by_old] {
+    for machine in [&early, &brief, &by_new, &by_old] {
         tell_ready(&lab, &machine.node, &pins).await;
     }
     admin.refused(&["finish"], &["real-1", "locked out", "--force"]);

@@ -95,7 +95,7 @@ pub(crate) async fn only_where_the_rule_says_so() {
     let holder = holds(&machine, &certificates);
     let own = async |identity: &Identity| {
         let mut connection = Connection::open(lab.site.address, config(&lab.site.root, Some(identity))).await.unwrap();
-        connection.send(Method::GET, "/api/v1/nodes/edge-1", Vec::new()).await.status
+        connection.status(Method::GET, "/api/v1/nodes/edge-1", Vec::new()).await
     };
     assert_eq!(own(&holder).await, StatusCode::OK);
     let renewed = renew(&lab, &machine, &holder).await.accepted();

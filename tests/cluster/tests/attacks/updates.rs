@@ -1,7 +1,7 @@
 //! What changes on purpose: another image, another firmware. A good one joins by itself or by one act of an admin, and nothing
 //! else passes with it.
 
-use crate::lab::{CONFIG, Lab, identity};
+use crate::lab::{CONFIG, LIMIT, Lab, identity};
 use crate::life::{ask, joined, own_node};
 use config_attest::eventlog::Event;
 use config_attest::testing::SoftImage;
@@ -11,8 +11,6 @@ use config_kube::{CertificatePolicy, Machine, MachineState};
 use http::{Method, StatusCode};
 use serde_json::json;
 use std::time::{Duration, Instant};
-
-const LIMIT: Duration = Duration::from_secs(20);
 
 /// A machine that boots the next image that an admin allowed is the same node, without anybody's doing; the key of the boot
 /// before is worth nothing from then on, an image that nobody allowed is none, and of old images only so many are admitted.

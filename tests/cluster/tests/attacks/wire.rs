@@ -70,6 +70,10 @@ async fn connect(address: SocketAddr, from: IpAddr) -> std::io::Result<TcpStream
     socket.connect(address).await
 }
 
+fn content_type(method: &Method) -> &'static str {
+    if method == Method::PATCH { "application/merge-patch+json" } else { "application/json" }
+}
+
 /// A connection.
 pub(crate) struct Connection {
     sender: SendRequest<Full<Bytes>>,
@@ -138,12 +142,29 @@ impl Connection {
 
     /// Sends a request and reads all of the answer.
     pub(crate) async fn send(&mut self, method: Method, path: &str, body: Vec<u8>) -> Answer {
-        let content_type = if method == Method::PATCH { "application/merge-patch+json" } else { "application/json" };
-        let answer = self.request(method, path, content_type, body).await.unwrap();
+        let answer = self.request(method.clone(), path, content_type(&method), body).await.unwrap();
         let status = answer.status();
         let body = Limited::new(answer.into_body(), MOST).collect();
         let bytes = tokio::time::timeout(PATIENCE, body).await.expect("a body in time").unwrap().to_bytes();
         Answer { status, json: serde_json::from_slice(&bytes).unwrap_or_default() }
+    }
+
+    /// The status of an answer, `UNAUTHORIZED` for a connection that is cut before one: the master gives whoever is denied a
+    /// second to hear of it.
+    pub(crate) async fn status(&mut self, method: Method, path: &str, body: Vec<u8>) -> StatusCode {
+        match self.request(method.clone(), path, content_type(&method), body).await {
+            Ok(answer) => {
+                let status = answer.status();
+                let body = Limited::new(answer.into_body(), MOST).collect();
+                // For the next request on this connection; what was said stands, though it be cut now.
+                drop(tokio::time::timeout(PATIENCE, body).await.expect("a body in time"));
+                status
+            }
+            Err(error) => {
+                assert!(!error.is_parse(), "{error}");
+                StatusCode::UNAUTHORIZED
+            }
+        }
     }
 
     pub(crate) async fn post(&mut self, path: &str, message: &impl serde::Serialize) -> Answer {

@@ -111,7 +111,7 @@ $ events --for=pod/other
     No events found
 $ events -A -o json
     \"reason\": \"Pulled\"
-$ events --watch --request-timeout=1s
+$ events --watch --request-timeout=5s
     Failed
 $ get events --field-selector=reason=Failed,involvedObject.name=web
     LAST SEEN   TYPE      REASON   OBJECT    MESSAGE

@@ -69,7 +69,7 @@ $ get cm a nothing --ignore-not-found -o name
     configmap/a
 ! get nothings
     the server doesn't have a resource type \"nothings\"
-$ get cm a --output-watch-events --watch --request-timeout=1s
+$ get cm a --output-watch-events --watch --request-timeout=5s
     EVENT   NAME
     ADDED   a
 $ get --raw '/api/v1/namespaces/default/configmaps?limit=1'
