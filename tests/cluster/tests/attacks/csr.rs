@@ -1,9 +1,11 @@
 //! Requests that ask for more than a node has.
 
+use crate::freshness::Open;
+use crate::lab::Lab;
 use crate::{Case, nothing};
 use config_attest::testing::{EkKind, SoftMachine};
 use config_attest::wire::Der;
-use config_attest::{Code, Digest};
+use config_attest::{Code, Digest, Purpose, prover};
 use p256::ecdsa::SigningKey;
 use rcgen::{ExtendedKeyUsagePurpose, KeyUsagePurpose};
 
@@ -77,6 +79,30 @@ fn powers() -> Vec<Case> {
             nothing()
         }),
     ]
+}
+
+/// What somebody does to a request after it was made.
+type Damage = fn(&mut Vec<u8>);
+
+/// A request that is none, or that its own key did not sign, announced as it is.
+pub(crate) async fn requests_that_are_none(lab: &Lab) {
+    let longer = |request: &mut Vec<u8>| request.push(0);
+    let garbage = |request: &mut Vec<u8>| *request = b"garbage".to_vec();
+    let damaged = |request: &mut Vec<u8>| *request.last_mut().unwrap() ^= 1;
+    let attacks: [(Code, Damage); 3] =
+        [(Code::CsrMalformed, garbage), (Code::CsrMalformed, longer), (Code::CsrSignature, damaged)];
+    for (code, change) in attacks {
+        for changes_client in [true, false] {
+            let machine = lab.machine().await;
+            lab.join(&machine).await.accepted();
+            let (mut client, mut serving) = (machine.client_csr(), machine.serving_csr());
+            change(if changes_client { &mut client } else { &mut serving });
+            let hello = prover::hello(machine.keys(), &client, &serving, machine.claims.clone());
+            let mut open = Open::with(lab, &machine, (hello, client, serving)).await;
+            let evidence = open.evidence(&machine, Purpose::Join);
+            lab.refused(&open.answer(&evidence).await, code, true).await;
+        }
+    }
 }
 
 fn swaps() -> Vec<Case> {

@@ -86,7 +86,7 @@ pub(crate) async fn account(lab: &Lab) {
 }
 
 /// A pod on the node, and the token that its account has there.
-async fn token(lab: &Lab, node: &str) -> String {
+pub(crate) async fn token(lab: &Lab, node: &str) -> String {
     account(lab).await;
     let post = async |path: &str, body: Value| {
         let answer = lab.site.api(Method::POST, path, serde_json::to_vec(&body).unwrap()).await;

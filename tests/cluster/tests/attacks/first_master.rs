@@ -2,6 +2,7 @@
 //! behind the real attestor socket's protocol.
 
 use crate::lab::chain;
+use crate::takeover;
 use crate::wire::{Answer, Connection, config};
 use config_attest::attestor::{
     EvidenceAnswer, EvidenceRequest, HelloAnswer, Request, SealAnswer, StatusAnswer, UnsealAnswer,
@@ -31,11 +32,11 @@ use tests_harness::process::Owned;
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A machine with its files, and the master process on it.
-struct FirstMaster {
+pub(crate) struct FirstMaster {
     dir: tempfile::TempDir,
     bin: PathBuf,
     machine: SoftMachine,
-    address: SocketAddr,
+    pub(crate) address: SocketAddr,
     process: Owned,
 }
 
@@ -116,7 +117,7 @@ impl FirstMaster {
         Owned::start(master, &dir.join("master.log")).unwrap()
     }
 
-    fn at(&self, name: &str) -> PathBuf {
+    pub(crate) fn at(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
@@ -126,8 +127,13 @@ impl FirstMaster {
 
     /// `pratique bootstrap` with what the admin knows, or believes to know.
     fn bootstrap(&self, ek: &str, user_data: &str) -> Output {
+        self.bootstrap_at(self.address, ek, user_data)
+    }
+
+    /// The same of whoever listens at an address.
+    pub(crate) fn bootstrap_at(&self, address: SocketAddr, ek: &str, user_data: &str) -> Output {
         let mut command = Command::new(self.bin.join("pratique"));
-        command.arg("bootstrap").arg("--endpoint").arg(format!("https://{}", self.address)).arg("--ek-hash").arg(ek);
+        command.arg("bootstrap").arg("--endpoint").arg(format!("https://{address}")).arg("--ek-hash").arg(ek);
         command.arg("--release").arg(self.at("master-7.json")).arg("--release").arg(self.at("worker-7.json"));
         command.arg("--release-key").arg(self.at("release.pub")).arg("--user-data").arg(self.at(user_data));
         command.arg("--admin-key").arg(self.at("admin.key")).arg("--kubeconfig").arg(self.at("kubeconfig"));
@@ -136,7 +142,10 @@ impl FirstMaster {
 
     /// A bootstrap that fails with these words, and leaves no kubeconfig.
     fn refused(&self, ek: &str, user_data: &str, words: &str) {
-        let output = self.bootstrap(ek, user_data);
+        self.failed(&self.bootstrap(ek, user_data), words);
+    }
+
+    pub(crate) fn failed(&self, output: &Output, words: &str) {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && said.contains(words), "{words}: {said}\n{}", self.log());
         assert!(output.stdout.is_empty(), "a pin was printed: {:?}", output.stdout);
@@ -155,7 +164,7 @@ impl FirstMaster {
     }
 
     /// A TLS client that trusts the root on disk, which is public.
-    async fn anonymous(&self) -> Arc<ClientConfig> {
+    pub(crate) async fn anonymous(&self) -> Arc<ClientConfig> {
         let start = Instant::now();
         loop {
             if let Ok(pem) = std::fs::read(self.at("data/ca/root.crt")) {
@@ -206,6 +215,10 @@ pub(crate) async fn the_first_master_is_its_admins() {
     let other = SoftMachine::new("another machine", EkKind::P256).ek_hash().to_text();
     first.refused(&other, "user-data.toml", Code::MachineUnknown.as_str());
     first.refused(&ek, "other.toml", Code::ConfigChanged.as_str());
+    std::fs::write(first.at("cluster.toml"), data.replace("name = \"lab\"", "name = \"lab-2\"")).unwrap();
+    first.refused(&ek, "cluster.toml", Code::BootstrapVerdict.as_str());
+    takeover::nobody_stands_between(&first, &ek).await;
+    takeover::nobody_else_takes_it(&first).await;
     let good = first.bootstrap(&ek, "user-data.toml");
     assert!(good.status.success(), "{}\n{}", String::from_utf8_lossy(&good.stderr), first.log());
     let pin = std::fs::read_to_string(first.at("ca-pin")).unwrap();

@@ -1,7 +1,7 @@
 //! Replays, splices, late and second answers, other versions, floods, and what cannot be denounced.
 
 use crate::lab::{Greeting, Lab, Outcome, identity};
-use crate::wire::{Connection, config};
+use crate::wire::{Answer, Connection, config};
 use config_attest::testing::{EkKind, SoftMachine};
 use config_attest::wire::{
     Challenge, Evidence, RENEWALS_PATH, SESSION_SECONDS, SESSIONS_PATH, SessionId, evidence_path,
@@ -11,7 +11,7 @@ use http::{Method, StatusCode};
 use std::time::{Duration, Instant};
 
 /// A half-open exchange.
-struct Open {
+pub(crate) struct Open {
     connection: Connection,
     greeting: Greeting,
     challenge: Challenge,
@@ -19,11 +19,11 @@ struct Open {
 }
 
 impl Open {
-    async fn new(lab: &Lab, machine: &SoftMachine) -> Self {
+    pub(crate) async fn new(lab: &Lab, machine: &SoftMachine) -> Self {
         Self::with(lab, machine, machine.hello()).await
     }
 
-    async fn with(lab: &Lab, machine: &SoftMachine, greeting: Greeting) -> Self {
+    pub(crate) async fn with(lab: &Lab, machine: &SoftMachine, greeting: Greeting) -> Self {
         let mut connection = lab.connect().await;
         let answer = connection.post(SESSIONS_PATH, &greeting.0).await;
         assert_eq!(answer.status, StatusCode::OK, "{:?}", answer.json);
@@ -31,11 +31,11 @@ impl Open {
         Self { connection, greeting, challenge, node: machine.node.clone() }
     }
 
-    fn evidence(&self, machine: &SoftMachine, purpose: Purpose) -> Evidence {
+    pub(crate) fn evidence(&self, machine: &SoftMachine, purpose: Purpose) -> Evidence {
         machine.evidence(purpose, &self.greeting, &self.challenge, &self.connection.channel)
     }
 
-    async fn answer(&mut self, evidence: &Evidence) -> Outcome {
+    pub(crate) async fn answer(&mut self, evidence: &Evidence) -> Outcome {
         let path = evidence_path(SESSIONS_PATH, &self.challenge.session);
         let answer = self.connection.post(&path, evidence).await;
         Outcome { answer, local: self.connection.local, node: self.node.clone() }
@@ -281,21 +281,45 @@ pub(crate) async fn malformed_and_huge(lab: &Lab) {
     lab.join(&machine).await.accepted();
 }
 
-/// Half-open sessions and requests are bounded, whoever floods; other machines join all the while after it.
+/// Whoever holds back what a machine sent, until it has proved something newer, makes nobody Untrusted by it.
+pub(crate) async fn overtaken(lab: &Lab) {
+    let mut machine = lab.machine().await;
+    let mut held_back = Open::new(lab, &machine).await;
+    let evidence = held_back.evidence(&machine, Purpose::Join);
+    machine.clock.clock += 1000;
+    lab.join(&machine).await.accepted();
+    let before = lab.status(&machine.node).await;
+    lab.refused(&held_back.answer(&evidence).await, Code::Overtaken, true).await;
+    assert_eq!(lab.status(&machine.node).await, before);
+    lab.join(&machine).await.accepted();
+}
+
+/// Half-open sessions and requests are bounded, whoever floods; the machine in whose name it is, and others, join all the
+/// while, from elsewhere.
 pub(crate) async fn flood(lab: &Lab) {
+    let (machine, other) = (lab.machine().await, lab.machine().await);
     let before = lab.site.resident();
-    let machine = lab.machine().await;
     let hello = serde_json::to_vec(&machine.hello().0).unwrap();
-    let mut connection = lab.connect().await;
-    let mut limited = false;
+    let mut connection =
+        Connection::open_from([127, 1, 0, 3].into(), lab.site.address, lab.site.anonymous.clone()).await.unwrap();
+    let limited = |answer: &Answer| {
+        let found = (answer.status, answer.json["code"].as_str());
+        found == (StatusCode::TOO_MANY_REQUESTS, Some(Code::RateLimited.as_str()))
+    };
+    let mut turned_away = 0;
     for _ in 0..2000 {
-        let answer = connection.send(Method::POST, SESSIONS_PATH, hello.clone()).await;
-        limited |= answer.status == StatusCode::TOO_MANY_REQUESTS;
+        turned_away += u32::from(limited(&connection.send(Method::POST, SESSIONS_PATH, hello.clone()).await));
     }
-    assert!(limited, "no request of a flood was turned away");
+    assert!(turned_away > 1000, "{turned_away} requests of a flood of 2000 were turned away");
     let grown = lab.site.resident().saturating_sub(before);
     assert!(grown < 32 * 1024, "a flood cost {grown} KiB");
-    // The limit is of the flood's address: the flood goes on to be refused, and another's hello is looked at.
-    let (_, answer) = lab.hello(&lab.stranger()).await;
-    assert_ne!(answer.status, StatusCode::TOO_MANY_REQUESTS, "a flood from one address keeps others out");
+    // The flood goes on all the while; the limit is of its address.
+    let flood =
+        tokio::spawn(
+            async move { while limited(&connection.send(Method::POST, SESSIONS_PATH, hello.clone()).await) {} },
+        );
+    lab.join(&other).await.accepted();
+    lab.join(&machine).await.accepted();
+    assert!(!flood.is_finished(), "the flood was over, or taken, when the machines joined");
+    flood.abort();
 }

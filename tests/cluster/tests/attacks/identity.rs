@@ -32,6 +32,14 @@ pub(crate) fn cases() -> Vec<Case> {
             machine.ek_certificate = Some(ek_certificate("lab-ca", &lab.maker, &other, EK_USAGE, 2090));
             nothing()
         }),
+        Case::anonymous("an EK certificate with its index's padding", Code::EkCertificateMalformed, |_, machine| {
+            machine.ek_certificate.get_or_insert_default().push(0xff);
+            nothing()
+        }),
+        Case::anonymous("an EK certificate that is none", Code::EkCertificateMalformed, |_, machine| {
+            machine.ek_certificate = Some(b"not DER".to_vec());
+            nothing()
+        }),
         Case::anonymous("no EK certificate", Code::EkCertificateMissing, |_, machine| {
             machine.ek_certificate = None;
             nothing()
@@ -53,6 +61,17 @@ pub(crate) async fn outside_the_inventory(lab: &Lab) {
     lab.refused(&lab.join(&machine).await, Code::MachineUnknown, false).await;
     lab.register(&machine, &machine.node).await;
     lab.join(&machine).await.accepted();
+}
+
+/// A role that the rule does not admit keeps a machine out that the inventory knows, until it has another.
+pub(crate) async fn a_role_that_the_rule_does_not_admit(lab: &Lab) {
+    let machine = lab.machine().await;
+    let role = async |role: &str| lab.site.patch::<Machine>(&machine.node, &json!({ "spec": { "role": role } })).await;
+    role("master").await;
+    let outcome = lab.until(Code::RoleNotAdmitted, || lab.join(&machine)).await;
+    lab.refused(&outcome, Code::RoleNotAdmitted, false).await;
+    role("worker").await;
+    lab.until_accepted(&machine).await;
 }
 
 /// A machine that claims no name is told the one that the inventory has for its key, once it has proved itself.

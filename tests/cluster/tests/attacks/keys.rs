@@ -3,6 +3,7 @@
 use crate::{Case, Change, nothing};
 use config_attest::testing::{EkKind, SoftMachine};
 use config_attest::tpm::{Attest, Attested, Attributes};
+use config_attest::wire::{Blob, Signed};
 use config_attest::{Code, Digest};
 
 /// TPM_RH_OWNER (TPM 2.0 Library, part 2, 7.4).
@@ -20,6 +21,13 @@ fn requote(machine: &SoftMachine, change: impl FnOnce(&mut Vec<u8>) + Send + 'st
         change(&mut bytes);
         evidence.proof.quote = signer.sign_bytes(&bytes);
     })
+}
+
+/// Names SHA-1 in a signature (TPMT_SIGNATURE: algorithm, hash, r, s).
+fn over_sha1(signed: &mut Signed) {
+    let mut bytes = signed.signature.as_bytes().to_vec();
+    bytes[3] = 0x04;
+    signed.signature = Blob::new(bytes).unwrap();
 }
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -49,6 +57,14 @@ fn attributes() -> Vec<Case> {
         }),
         Case::anonymous("a duplicable NK", Code::NkDuplicable, |_, machine| {
             machine.nk_public.attributes = without(machine.nk_public.attributes, Attributes::FIXED_TPM);
+            nothing()
+        }),
+        Case::anonymous("an AK that a policy may use too", Code::AkTemplate, |_, machine| {
+            machine.ak_public.auth_policy = vec![0; 32];
+            nothing()
+        }),
+        Case::anonymous("an NK that needs no policy", Code::NkTemplate, |_, machine| {
+            machine.nk_public.attributes = machine.nk_public.attributes.with(Attributes::USER_WITH_AUTH);
             nothing()
         }),
         Case::anonymous("an EK of no TCG template", Code::EkTemplate, |_, machine| {
@@ -137,6 +153,12 @@ fn forms() -> Vec<Case> {
             requote(machine, |bytes| {
                 bytes.pop();
             })
+        }),
+        Case::anonymous("a quote that is signed over SHA-1", Code::AttestAlgorithm, |_, _| {
+            Box::new(|evidence| over_sha1(&mut evidence.proof.quote))
+        }),
+        Case::proven("a certification that is signed over SHA-1", Code::AttestAlgorithm, |_, _| {
+            Box::new(|evidence| over_sha1(&mut evidence.proof.certify))
         }),
         Case::proven("a quote in the certification's place", Code::AttestType, |_, _| {
             Box::new(|evidence| evidence.proof.certify = evidence.proof.quote.clone())

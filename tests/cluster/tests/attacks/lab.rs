@@ -3,6 +3,7 @@
 use crate::site::Site;
 use crate::wire::{Answer, Connection, Identity, config};
 use config_attest::pcr::config_event_digest;
+use config_attest::release::Manifest;
 use config_attest::testing::{EkKind, SoftImage, SoftMachine, ek_certificate};
 use config_attest::wire::{Certificates, Challenge, Evidence, Hello, RENEWALS_PATH, SESSIONS_PATH, evidence_path};
 use config_attest::{Channel, Code, Consequence, Purpose};
@@ -71,7 +72,16 @@ impl Lab {
     /// Makes an image known, signed or not.
     pub(crate) async fn release(&self, image: &SoftImage, signed: bool) {
         let keys: &[&SigningKey] = if signed { &[&self.release_signer] } else { &[] };
-        let release: ImageRelease = image.manifest().sign(keys).unwrap();
+        self.sign(&image.manifest(), keys).await;
+    }
+
+    /// Makes a build's own manifest known, signed.
+    pub(crate) async fn release_of(&self, manifest: &Manifest) {
+        self.sign(manifest, &[&self.release_signer]).await;
+    }
+
+    async fn sign(&self, manifest: &Manifest, keys: &[&SigningKey]) {
+        let release: ImageRelease = manifest.sign(keys).unwrap();
         self.site.create(&release).await;
     }
 

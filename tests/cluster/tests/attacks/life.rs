@@ -8,6 +8,7 @@ use config_attest::wire::RENEWALS_PATH;
 use config_attest::{Code, Purpose};
 use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use config_kube::k8s_openapi::api::core::v1::{ConfigMap, Node, Secret};
+use config_kube::taints::{NO_SCHEDULE, SUSPECT};
 use config_kube::{CertificatePolicy, Machine, MachineState};
 use http::{Method, StatusCode};
 use http_body_util::BodyExt;
@@ -237,6 +238,44 @@ pub(crate) async fn a_node_stays_within_its_rights(lab: &Lab) {
     assert_eq!(ask(lab, &who, Method::GET, &node, json!(null)).await, StatusCode::OK);
     let ready = json!({ "metadata": { "annotations": { "test": "own" } } });
     assert_eq!(ask(lab, &who, Method::PATCH, &format!("{node}/status"), ready).await, StatusCode::OK);
+}
+
+/// A Suspect node, which is still heard, doesn't take off the taint that keeps new pods away from it; an honest proof does.
+pub(crate) async fn a_suspect_stays_tainted(lab: &Lab) {
+    let (machine, who) = joined(lab).await;
+    let path = own_node(&machine);
+    let suspected = async || {
+        let node: Node = lab.site.get(&machine.node).await;
+        let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
+        taints.iter().any(|taint| taint.key == SUSPECT && taint.effect == NO_SCHEDULE)
+    };
+    let until = async |wanted: bool| {
+        let start = Instant::now();
+        while suspected().await != wanted {
+            assert!(start.elapsed() < Duration::from_secs(20), "the taint does not become {wanted}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    assert!(!suspected().await);
+    let change = |evidence: &mut config_attest::wire::Evidence| {
+        evidence.proof.pcrs.insert(11, config_attest::Digest::ZERO);
+    };
+    lab.refused(&lab.join_with(&machine, change).await, Code::PcrDigest, true).await;
+    until(true).await;
+    let untaint = json!({ "spec": { "taints": [] } });
+    let mut whole = serde_json::to_value(lab.site.get::<Node>(&machine.node).await).unwrap();
+    whole["spec"] = json!({});
+    for (method, body) in [(Method::PATCH, untaint.clone()), (Method::PUT, whole.clone())] {
+        assert_eq!(ask(lab, &who, method, &path, body).await, StatusCode::FORBIDDEN, "a Suspect may untaint itself");
+    }
+    // It may speak of itself, which says nothing about its taints.
+    let status = format!("{path}/status");
+    for (method, body) in [(Method::PATCH, untaint), (Method::PUT, whole)] {
+        assert_eq!(ask(lab, &who, method, &status, body).await, StatusCode::OK);
+        assert!(suspected().await, "a Suspect untainted itself by its status");
+    }
+    lab.join(&machine).await.accepted();
+    until(false).await;
 }
 
 /// The serving certificate is no client's, and an anonymous caller gets health and nothing else.

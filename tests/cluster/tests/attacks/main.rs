@@ -7,13 +7,16 @@
 #![allow(clippy::large_futures, reason = "a test's future lives once")]
 
 mod bootstrap_tokens;
+mod coverage;
 mod crowd;
 mod csr;
 mod discovery;
 mod drift;
 mod first_master;
 mod freshness;
+mod guest;
 mod identity;
+mod impostor;
 mod issued;
 mod keys;
 mod lab;
@@ -22,10 +25,13 @@ mod marks;
 mod queue;
 mod real_tpm;
 mod rotation;
+mod rules;
+mod sessions;
 mod site;
 mod state;
 #[path = "../../../../agent/tpm/tests/support/mod.rs"]
 mod swtpm;
+mod takeover;
 mod unproven;
 mod updates;
 mod wire;
@@ -120,6 +126,7 @@ fn shared() -> Vec<(&'static str, Story)> {
     Vec::from(stories![
         identity::outside_the_inventory,
         identity::without_a_name,
+        identity::a_role_that_the_rule_does_not_admit,
         identity::retired,
         identity::one_ek_under_a_second_name,
         identity::one_name_under_a_second_ek,
@@ -128,6 +135,9 @@ fn shared() -> Vec<(&'static str, Story)> {
         freshness::expired_session,
         freshness::two_answers,
         freshness::invented_session,
+        freshness::overtaken,
+        csr::requests_that_are_none,
+        guest::a_captured_boot_is_judged_as_it_was,
         freshness::spliced_connection,
         freshness::moved_connection,
         freshness::impersonated_master,
@@ -151,6 +161,8 @@ fn shared() -> Vec<(&'static str, Story)> {
         drift::the_floor_of_images,
         identity::replaced_board,
         life::a_node_stays_within_its_rights,
+        life::a_suspect_stays_tainted,
+        impostor::the_master_asks_nobody_in_a_nodes_place,
         life::certificates_serve_their_use_only,
         life::an_approved_request_is_signed,
         bootstrap_tokens::an_ordinary_kubelet_gets_its_certificate_by_a_token_that_ends,
@@ -166,6 +178,9 @@ fn shared() -> Vec<(&'static str, Story)> {
 fn lonely(runtime: &Arc<Runtime>) -> Vec<Trial> {
     vec![
         alone(runtime, "life::bad_image_with_a_live_certificate", life::bad_image_with_a_live_certificate),
+        alone(runtime, "coverage::every_code_has_an_attack", coverage::every_code_has_an_attack),
+        alone(runtime, "sessions::a_full_table", sessions::a_full_table_keeps_what_it_holds),
+        alone(runtime, "rules::a_rule_with_a_fault", rules::a_rule_with_a_fault_decides_nothing),
         alone(runtime, "crowd::a_rack_joins_under_a_flood", crowd::a_rack_joins_under_a_flood),
         alone(runtime, "first_master::the_first_master_is_its_admins", first_master::the_first_master_is_its_admins),
         alone(runtime, "discovery::published_and_found", discovery::published_found_and_never_taken_back),

@@ -280,6 +280,14 @@ pub(crate) async fn nobody_looks_and_all_hear_of_it() {
     let mut split = lab.stranger();
     split.ek_public = other.ek_public.clone();
     lab.refused(&lab.join(&split).await, Code::CredentialNotActivated, false).await;
+    // A name that leads elsewhere; its own lets the same machine in.
+    let mut nameless = lab.stranger();
+    for name in ["../nodes", "Worker", "a/b"] {
+        name.clone_into(&mut nameless.claims.name);
+        lab.refused(&lab.join(&nameless).await, Code::NameInvalid, false).await;
+    }
+    nameless.claims.name.clone_from(&nameless.node);
+    lab.join(&nameless).await.accepted();
     // The name of a Node that is there without a Machine: an ordinary kubelet's.
     let taken = lab.stranger();
     let mut kubelet = Node::default();

@@ -75,9 +75,15 @@ impl Site {
 
     /// Cuts the master's power and starts it again.
     pub(crate) async fn cut_and_restart(&self) {
-        self.process().kill().unwrap();
-        *self.process.lock().unwrap() = spawn(&self.program, self.dir.path(), self.address);
         // A development master writes a fresh kubeconfig, with the same root.
+        self.cut_and_change(async |_| {}).await;
+    }
+
+    /// Cuts the master's power, has something happen to its data folder, and starts it again.
+    pub(crate) async fn cut_and_change(&self, change: impl AsyncFnOnce(&Path)) {
+        self.process().kill().unwrap();
+        change(&self.dir.path().join("data")).await;
+        *self.process.lock().unwrap() = spawn(&self.program, self.dir.path(), self.address);
         self.wait_ready().await;
     }
 

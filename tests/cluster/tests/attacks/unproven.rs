@@ -213,6 +213,13 @@ pub(crate) async fn bound_fresh_and_apart() {
     let node: Node = lab.site.get("edge-1").await;
     assert_eq!(node.metadata.labels.unwrap_or_default()["pratique.dev/insecure"], "always-approve");
 
+    // A key in another encoding, by which one key would be two; and no name, where the name is all that there is.
+    let (mut longer, mut nameless) = (machine.clone(), machine.clone());
+    longer.announced.push(0);
+    lab.refused(&join(&lab, &longer).await, Code::UnprovenKey, false).await;
+    nameless.claims.name.clear();
+    lab.refused(&join(&lab, &nameless).await, Code::NameInvalid, false).await;
+
     // Evidence of one connection on another, an earlier answer, a second answer.
     let (mut first, mut second) = (lab.connect().await, lab.connect().await);
     let greeting = machine.hello();

@@ -1,0 +1,104 @@
+//! A fresh master and somebody else: in between the admin and it, and in the admin's place.
+
+use crate::first_master::FirstMaster;
+use crate::impostor::{Impostor, self_made};
+use crate::wire::{Connection, Identity};
+use config_attest::bootstrap::AdminStatement;
+use config_attest::testing::{EkKind, SoftMachine};
+use config_attest::wire::{BOOTSTRAP_ADMIT_PATH, BOOTSTRAP_HELLO_PATH, Blob, BootstrapAdmit, BootstrapHello, Der};
+use config_attest::{Code, Digest};
+use http::StatusCode;
+use p256::ecdsa::SigningKey;
+use p256::pkcs8::DecodePrivateKey as _;
+use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
+use rustls::pki_types::PrivatePkcs8KeyDer;
+use rustls::pki_types::pem::PemObject as _;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// A root of somebody's own, and a server's certificate under it.
+fn own_root() -> (Vec<u8>, Identity) {
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let (key, server) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
+    let root = params.self_signed(&key).unwrap().der().to_vec();
+    let mut leaf = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+    leaf.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    let leaf = leaf.signed_by(&server, &Issuer::new(params, key)).unwrap().der().to_vec();
+    (root, Identity { chain: vec![leaf], key: server.serialize_der() })
+}
+
+/// Hands on what the admin and the master say, but for the root. What it shows is no root, or is the master's, which its own
+/// connection does not end in, or is its own, for which the master's TPM does not vouch.
+pub(crate) async fn nobody_stands_between(first: &FirstMaster, ek: &str) {
+    let (own, server) = own_root();
+    let leaf = self_made("master-1");
+    let none = leaf.chain[0].clone();
+    let attacks = [
+        (leaf.clone(), Some(none), Code::BootstrapRoot),
+        (leaf, None, Code::MasterKey),
+        (server, Some(own), Code::CsrHash),
+    ];
+    for (shown, root, code) in attacks {
+        let (address, tls) = (first.address, first.anonymous().await);
+        let between = Impostor::start(&shown, move |method, path, body| {
+            let (tls, root) = (tls.clone(), root.clone());
+            async move {
+                let mut master = Connection::open(address, tls).await.unwrap();
+                let answer = master.send(method, &path, body.to_vec()).await;
+                let Some(root) = root.filter(|_| path == BOOTSTRAP_HELLO_PATH) else {
+                    return answer.json.to_string().into_bytes();
+                };
+                let mut hello: BootstrapHello = serde_json::from_value(answer.json).unwrap();
+                hello.root = Der::new(root).unwrap();
+                serde_json::to_vec(&hello).unwrap()
+            }
+        })
+        .await;
+        first.failed(&first.bootstrap_at(between.address, ek, "user-data.toml"), code.as_str());
+    }
+}
+
+/// Statements that are not the admin's on this cluster, and a request that is none: nothing is taken, and the master waits on.
+pub(crate) async fn nobody_else_takes_it(first: &FirstMaster) {
+    let text = std::fs::read(first.at("admin.key")).unwrap();
+    let der = PrivatePkcs8KeyDer::from_pem_slice(&text).unwrap();
+    let admin = SigningKey::from_pkcs8_der(der.secret_pkcs8_der()).unwrap();
+    let thief = SoftMachine::new("thief", EkKind::P256);
+    let tls = first.anonymous().await;
+    let mut master = Connection::open(first.address, tls).await.unwrap();
+    let hello = master.send(http::Method::GET, BOOTSTRAP_HELLO_PATH, Vec::new()).await;
+    let hello: BootstrapHello = serde_json::from_value(hello.json).unwrap();
+    let (_, root) = x509_parser::parse_x509_certificate(hello.root.as_bytes()).unwrap();
+    let own = AdminStatement {
+        cluster: hello.cluster.clone(),
+        machine: "master-1".to_owned(),
+        node_name: "master-1".to_owned(),
+        root_spki: Digest::of(root.public_key().raw),
+        time: SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs(),
+        ..AdminStatement::default()
+    };
+    let elsewhere = AdminStatement { cluster: "another".to_owned(), ..own.clone() };
+    let another_root = AdminStatement { root_spki: Digest::of(b"another root"), ..own.clone() };
+    let request = thief.client_csr();
+    let changed = |(mut statement, signature): (Vec<u8>, Vec<u8>)| {
+        *statement.last_mut().unwrap() = b' ';
+        (statement, signature)
+    };
+    let attacks = [
+        (own.clone().sign(&thief.ak).unwrap(), request.clone(), Code::BootstrapVerdict),
+        (elsewhere.sign(&admin).unwrap(), request.clone(), Code::BootstrapVerdict),
+        (another_root.sign(&admin).unwrap(), request.clone(), Code::BootstrapVerdict),
+        (changed(own.clone().sign(&admin).unwrap()), request, Code::BootstrapVerdict),
+        (own.sign(&admin).unwrap(), b"garbage".to_vec(), Code::CsrMalformed),
+    ];
+    for ((statement, signature), request, code) in attacks {
+        let message = BootstrapAdmit {
+            admin_csr: Der::new(request).unwrap(),
+            statement: Blob::new(statement).unwrap(),
+            signature: Blob::new(signature).unwrap(),
+        };
+        let answer = master.post(BOOTSTRAP_ADMIT_PATH, &message).await;
+        let found = (answer.status, answer.json["code"].as_str());
+        assert_eq!(found, (StatusCode::FORBIDDEN, Some(code.as_str())), "{:?}", answer.json);
+    }
+}
