@@ -80,11 +80,11 @@ pub(crate) fn tools() -> Outcome {
 /// Programs, tools, keys and images.
 pub(crate) fn everything(steps: &mut Steps, profile: Profile, words: &[String]) -> Outcome {
     steps.step("programs", || programs(profile))?;
-    images(steps, words)
+    other_parts(steps, words)
 }
 
 /// Makes what is beside the programs: the tools, the keys, the images.
-pub(crate) fn images(steps: &mut Steps, words: &[String]) -> Outcome {
+pub(crate) fn other_parts(steps: &mut Steps, words: &[String]) -> Outcome {
     steps.step("tools (QEMU, firmware, kubectl, …)", tools_tree)?;
     steps.step("development keys", development_keys)?;
     for role in ["master", "worker"] {
