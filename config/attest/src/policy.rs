@@ -1,7 +1,7 @@
 //! Rules: raw to checked. A rule with a fault decides nothing, so that a typing error never approves.
 
 use crate::ek::EkIssuer;
-use config_kube::policy::{PolicyName, Rule};
+use config_kube::policy::{Decides, PolicyName, QueueRule, Rule};
 
 /// Default lifetime of a certificate, in seconds.
 pub const DEFAULT_TTL_SECONDS: u64 = 30 * 60;
@@ -36,7 +36,8 @@ pub const MAX_WAITING: usize = 10_000;
 pub struct CheckedRule {
     pub(crate) name: String,
     pub(crate) policy: PolicyName,
-    pub(crate) decides: Decides,
+    pub(crate) expires_seconds: u64,
+    pub(crate) max_waiting: usize,
     pub(crate) ek_issuers: Vec<String>,
     pub(crate) ek_inventory: bool,
     pub(crate) ek_require: Require,
@@ -51,22 +52,6 @@ pub struct CheckedRule {
     pub(crate) sans_inventory: bool,
     pub(crate) roles: Vec<String>,
     pub(crate) insecure_no_tpm: bool,
-}
-
-/// Who decides, once the machine has proved which it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Decides {
-    /// The verifier: whatever fails refuses.
-    Verifier,
-    /// A person, who is shown what failed.
-    Person {
-        /// Seconds that a request waits.
-        expires_seconds: u64,
-        /// Most requests that wait.
-        max_waiting: usize,
-    },
-    /// Nobody.
-    Nobody,
 }
 
 /// What is wrong with a rule.
@@ -90,14 +75,24 @@ impl CheckedRule {
         self.policy
     }
 
-    /// Who decides.
+    /// Who decides, once the machine has proved which it is.
     pub fn decides(&self) -> Decides {
-        self.decides
+        self.policy.decides()
+    }
+
+    /// Seconds that a request waits for a person.
+    pub fn expires_seconds(&self) -> u64 {
+        self.expires_seconds
+    }
+
+    /// Most requests that wait for a person.
+    pub fn max_waiting(&self) -> usize {
+        self.max_waiting
     }
 
     /// Whether what fails refuses, whoever the machine is.
     pub(crate) fn enforces(&self) -> bool {
-        self.decides == Decides::Verifier
+        !self.decides().takes_unproven()
     }
 
     /// Whether machines without a TPM are let in.
@@ -136,23 +131,12 @@ fn bounded(found: u64, usual: u64, least: u64, most: u64, key: &str, faults: &mu
     }
 }
 
-/// Who decides under the rule's policy.
-fn decides(rule: &Rule, faults: &mut Vec<String>) -> Decides {
-    match rule.policy {
-        PolicyName::CloudVerify => Decides::Verifier,
-        PolicyName::InsecureAlwaysApprove => Decides::Nobody,
-        PolicyName::Queue => {
-            let (wait, most) = (rule.queue.expires_seconds, u64::from(rule.queue.max_waiting));
-            let key = "queue.expires";
-            let wait = bounded(wait, DEFAULT_WAIT_SECONDS, MIN_WAIT_SECONDS, MAX_WAIT_SECONDS, key, faults);
-            let most = bounded(most, DEFAULT_WAITING as u64, 1, MAX_WAITING as u64, "queue.max_waiting", faults);
-            Decides::Person { expires_seconds: wait, max_waiting: usize::try_from(most).unwrap_or(DEFAULT_WAITING) }
-        }
-        PolicyName::AlwaysReject => {
-            faults.push("policy: found \"always-reject\", which asks a machine for nothing".to_owned());
-            Decides::Verifier
-        }
-    }
+/// How long requests wait for a person, and how many.
+fn waiting(queue: &QueueRule, faults: &mut Vec<String>) -> (u64, usize) {
+    let (wait, most, key) = (queue.expires_seconds, u64::from(queue.max_waiting), "queue.expires");
+    let wait = bounded(wait, DEFAULT_WAIT_SECONDS, MIN_WAIT_SECONDS, MAX_WAIT_SECONDS, key, faults);
+    let most = bounded(most, DEFAULT_WAITING as u64, 1, MAX_WAITING as u64, "queue.max_waiting", faults);
+    (wait, usize::try_from(most).unwrap_or(DEFAULT_WAITING))
 }
 
 /// What is looked at: as the rule says where it enforces, and else all that can be.
@@ -222,8 +206,14 @@ impl TryFrom<&Rule> for CheckedRule {
 
     fn try_from(rule: &Rule) -> Result<Self, RuleFaults> {
         let mut faults = Vec::new();
-        let decides = decides(rule, &mut faults);
-        let looked_at = if decides == Decides::Verifier { conditions(rule, &mut faults) } else { ALL_THERE_IS };
+        let decides = rule.policy.decides();
+        if decides == Decides::Never {
+            faults.push(format!("policy: found {:?}, which asks a machine for nothing", rule.policy.as_str()));
+        }
+        // What is said of a queue counts where there is one.
+        let queue = if decides == Decides::Person { rule.queue.clone() } else { QueueRule::default() };
+        let (expires_seconds, max_waiting) = waiting(&queue, &mut faults);
+        let looked_at = if decides.takes_unproven() { ALL_THERE_IS } else { conditions(rule, &mut faults) };
         if rule.certificate.roles.is_empty() {
             faults.push("certificate.roles: name at least one role".to_owned());
         }
@@ -236,7 +226,7 @@ impl TryFrom<&Rule> for CheckedRule {
         let ttl_seconds =
             bounded(ttl, DEFAULT_TTL_SECONDS, MIN_TTL_SECONDS, MAX_TTL_SECONDS, "certificate.ttl", &mut faults);
         let sans_inventory = inventory(&rule.certificate.sans, "certificate.sans", &mut faults);
-        if rule.insecure_no_tpm && decides == Decides::Verifier {
+        if rule.insecure_no_tpm && !decides.takes_unproven() {
             faults.push(
                 "insecure_no_tpm: found true, expected none: there is nothing to verify; set policy = \"queue\" or take it out"
                     .to_owned(),
@@ -248,7 +238,8 @@ impl TryFrom<&Rule> for CheckedRule {
         Ok(Self {
             name: rule.name.clone(),
             policy: rule.policy,
-            decides,
+            expires_seconds,
+            max_waiting,
             ek_issuers: rule.ek.issuers.clone(),
             ek_inventory: looked_at.ek_inventory,
             ek_require: looked_at.ek_require,

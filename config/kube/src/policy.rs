@@ -61,20 +61,66 @@ pub struct DryRun {
     pub exchanged: String,
 }
 
-/// The stock policies.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "kebab-case")]
-pub enum PolicyName {
+/// Who decides under a policy: all that other rooms need to know of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decides {
+    /// Nobody comes in.
+    Never,
+    /// A person, who is shown what was not proved.
+    Person,
+    /// Nobody: whatever comes is let in.
+    Nobody,
+    /// The verifier: whatever is not proved refuses.
+    Verifier,
+}
+
+impl Decides {
+    /// Whether somebody can come in who did not prove everything.
+    pub fn takes_unproven(self) -> bool {
+        match self {
+            Self::Person | Self::Nobody => true,
+            Self::Never | Self::Verifier => false,
+        }
+    }
+}
+
+/// Makes [`PolicyName`] of a line for each policy: its name in rules, and who decides under it.
+macro_rules! policies {
+    ($($(#[$about:meta])* $policy:ident = $name:literal, $decides:ident;)+) => {
+        /// The stock policies.
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+        pub enum PolicyName {
+            $($(#[$about])* #[serde(rename = $name)] $policy,)+
+        }
+
+        impl PolicyName {
+            /// All of them.
+            pub const ALL: [Self; [$($name),+].len()] = [$(Self::$policy),+];
+
+            /// Its name in rules.
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$policy => $name,)+ }
+            }
+
+            /// Who decides.
+            pub fn decides(self) -> Decides {
+                match self { $(Self::$policy => Decides::$decides,)+ }
+            }
+        }
+    };
+}
+
+policies! {
     /// Refuses.
     #[default]
-    AlwaysReject,
+    AlwaysReject = "always-reject", Never;
     /// Keeps for a person.
-    Queue,
+    Queue = "queue", Person;
     /// Approves whatever comes, and says so loudly.
-    InsecureAlwaysApprove,
+    InsecureAlwaysApprove = "insecure-always-approve", Nobody;
     /// Verifies TPM evidence (cloud-verify/v1).
-    CloudVerify,
+    CloudVerify = "cloud-verify", Verifier;
 }
 
 /// One rule.

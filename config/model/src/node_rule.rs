@@ -8,7 +8,7 @@ use crate::raw::{RawRuleNode, Texts};
 use crate::read::At;
 use config_kube::policy::{NodeRule, NodeTaint};
 use config_kube::taints::{NO_EXECUTE, NO_SCHEDULE, PREFER_NO_SCHEDULE};
-use config_kube::{PolicyName, identity};
+use config_kube::{Decides, PolicyName, identity};
 use std::fmt;
 use std::str::FromStr;
 
@@ -145,7 +145,7 @@ pub(crate) fn check(
     sink: &mut Sink<'_>,
 ) -> NodeRule {
     let Some(At { value: raw, place }) = raw else { return NodeRule::default() };
-    let decides = |signer: &str| policy != PolicyName::AlwaysReject && signers.iter().any(|name| name == signer);
+    let decides = |signer: &str| policy.decides() != Decides::Never && signers.iter().any(|name| name == signer);
     let machines = MACHINES.iter().any(|signer| decides(signer));
     let marks = [raw.labels.as_ref().map(|at| &at.place), raw.taints.as_ref().map(|at| &at.place)];
     if !machines {

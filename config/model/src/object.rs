@@ -3,7 +3,7 @@
 
 use crate::document::parse;
 use config_kube::policy::{CertificateRule, ConfigRule, EkRule, EventRule, ImageRule, NodeRule, QueueRule};
-use config_kube::{CertificatePolicySpec, PolicyName, Rule, identity};
+use config_kube::{CertificatePolicySpec, Decides, Rule, identity};
 use std::fmt::Write as _;
 
 /// A fault of an object.
@@ -58,14 +58,9 @@ fn document(spec: &CertificatePolicySpec) -> String {
 type Field = (&'static str, String);
 
 fn fields(rule: &Rule) -> Vec<Field> {
-    let verified = rule.policy == PolicyName::CloudVerify;
-    let policy = match rule.policy {
-        PolicyName::AlwaysReject => "always-reject",
-        PolicyName::Queue => "queue",
-        PolicyName::InsecureAlwaysApprove => "insecure-always-approve",
-        PolicyName::CloudVerify => "cloud-verify",
-    };
-    let mut fields = vec![("signers", list(&rule.signers)), ("policy", quoted(policy))];
+    let decides = rule.policy.decides();
+    let verified = decides == Decides::Verifier;
+    let mut fields = vec![("signers", list(&rule.signers)), ("policy", quoted(rule.policy.as_str()))];
     fields.extend(text("name", &rule.name));
     if verified || rule.ek != EkRule::default() {
         fields.push(("ek", ek(&rule.ek)));
@@ -82,7 +77,7 @@ fn fields(rule: &Rule) -> Vec<Field> {
         fields.push(("config", config(&rule.config)));
     }
     let machines = [identity::NODE_CLIENT_SIGNER, identity::NODE_SERVING_SIGNER];
-    let issues = rule.policy != PolicyName::AlwaysReject && rule.signers.iter().any(|s| machines.contains(&s.as_str()));
+    let issues = decides != Decides::Never && rule.signers.iter().any(|s| machines.contains(&s.as_str()));
     if issues || rule.certificate != CertificateRule::default() {
         fields.push(("certificate", certificate(&rule.certificate, issues)));
     }
@@ -221,6 +216,7 @@ fn path(key: &str) -> String {
 mod tests {
     use super::*;
     use crate::Document;
+    use config_kube::PolicyName;
 
     fn policy(toml: &str) -> CertificatePolicySpec {
         match parse(toml, "policy.toml") {

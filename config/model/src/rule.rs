@@ -16,7 +16,7 @@ use crate::read::At;
 use crate::suggest::nearest;
 use config_kube::policy::POLICY_NAME;
 use config_kube::policy::{CertificateRule, ConfigRule, EkRule, EventRule, ImageRule, QueueRule};
-use config_kube::{CertificatePolicySpec, PolicyName, Rule, identity};
+use config_kube::{CertificatePolicySpec, Decides, PolicyName, Rule, identity};
 use std::fmt;
 use std::str::FromStr;
 
@@ -127,12 +127,12 @@ fn rule(entry: At<RawRule>, known: Option<&Known>, names: &mut Names, sink: &mut
     let signers: Vec<Signer> = sink.parse_list(raw_signers.as_ref());
     let policy = policy(raw.policy, &place, sink)?;
     let conditions = Conditions { ek: raw.ek, images: raw.images, events: raw.events, config: raw.config };
-    if policy != PolicyName::CloudVerify {
+    let verified = policy.decides() == Decides::Verifier;
+    if !verified {
         conditions.refuse(sink);
     }
-    let verified = policy == PolicyName::CloudVerify;
     let checked = conditions.check(&place, known, verified, sink);
-    if policy == PolicyName::CloudVerify {
+    if verified {
         refuse_other_signers(raw_signers.as_ref(), sink);
     }
     let certificate = certificate(raw.certificate, policy, sink);
@@ -149,12 +149,7 @@ fn rule(entry: At<RawRule>, known: Option<&Known>, names: &mut Names, sink: &mut
 }
 
 fn policy(text: Option<At<String>>, place: &Place, sink: &mut Sink<'_>) -> Option<PolicyName> {
-    let words = [
-        ("always-reject", PolicyName::AlwaysReject),
-        ("queue", PolicyName::Queue),
-        ("insecure-always-approve", PolicyName::InsecureAlwaysApprove),
-        ("cloud-verify", PolicyName::CloudVerify),
-    ];
+    let words = PolicyName::ALL.map(|policy| (policy.as_str(), policy));
     let text = sink.required(text, place, "policy", "what decides, such as \"cloud-verify\"")?;
     sink.parsed(&text, one_of(&text.value, &words))
 }
@@ -284,19 +279,14 @@ fn no_tpm(flag: Option<&At<bool>>, policy: PolicyName, signers: &[Signer], sink:
     let Some(At { place, .. }) = flag.filter(|flag| flag.value) else { return false };
     let machines = [identity::NODE_CLIENT_SIGNER, identity::NODE_SERVING_SIGNER];
     let found = "`insecure_no_tpm = true`";
-    match policy {
-        PolicyName::CloudVerify | PolicyName::AlwaysReject => {
-            let suggestion = "set `policy = \"queue\"`, so that a person decides, or take it out";
-            let expected = "none: a machine without a TPM proves nothing, so only `queue` and `insecure-always-approve` \
-                            can let it in";
-            sink.suggest(FaultKind::Conflict, place, found, expected, Some(suggestion.to_owned()));
-        }
-        PolicyName::Queue | PolicyName::InsecureAlwaysApprove => {
-            if !signers.iter().any(|signer| machines.contains(&signer.to_string().as_str())) {
-                let expected = "a rule that names the signers of machines";
-                sink.suggest(FaultKind::Conflict, place, found, expected, Some("take it out".to_owned()));
-            }
-        }
+    if !policy.decides().takes_unproven() {
+        let suggestion = "set `policy = \"queue\"`, so that a person decides, or take it out";
+        let expected = "none: a machine without a TPM proves nothing, so only `queue` and `insecure-always-approve` \
+                        can let it in";
+        sink.suggest(FaultKind::Conflict, place, found, expected, Some(suggestion.to_owned()));
+    } else if !signers.iter().any(|signer| machines.contains(&signer.to_string().as_str())) {
+        let expected = "a rule that names the signers of machines";
+        sink.suggest(FaultKind::Conflict, place, found, expected, Some("take it out".to_owned()));
     }
     true
 }
@@ -304,7 +294,7 @@ fn no_tpm(flag: Option<&At<bool>>, policy: PolicyName, signers: &[Signer], sink:
 /// How requests wait.
 fn queue(raw: Option<At<RawRuleQueue>>, policy: PolicyName, sink: &mut Sink<'_>) -> QueueRule {
     let Some(At { value: raw, place }) = raw else { return QueueRule::default() };
-    if policy != PolicyName::Queue {
+    if policy.decides() != Decides::Person {
         let suggestion = Some("set `policy = \"queue\"` or take it out".to_owned());
         sink.suggest(FaultKind::Conflict, &place, "`queue`", "none: nothing waits under this policy", suggestion);
         return QueueRule::default();
@@ -326,7 +316,7 @@ fn queue(raw: Option<At<RawRuleQueue>>, policy: PolicyName, sink: &mut Sink<'_>)
 
 fn certificate(raw: Option<At<RawRuleCertificate>>, policy: PolicyName, sink: &mut Sink<'_>) -> CertificateRule {
     // Where machines come that no inventory knows, what they claim is all that there is.
-    let verified = policy == PolicyName::CloudVerify;
+    let verified = policy.decides() == Decides::Verifier;
     let At { value: raw, .. } = raw.unwrap_or_default();
     let mut ttl = CERTIFICATE_TTL;
     if let Some(text) = &raw.ttl

@@ -4,13 +4,14 @@ use crate::error::Error;
 use crate::exchange::seconds;
 use crate::inventory::Inventory;
 use crate::journal::Journal;
+use crate::policy::policy_of;
 use crate::{marks, node, record, request};
 use config_attest::verifier::Verified;
 use config_attest::wire::Certificates;
 use config_kube::identity::{NODE_CLIENT_SIGNER, NODE_SERVING_SIGNER};
 use config_kube::k8s_openapi::api::core::v1::Node;
 use config_kube::machine::CertificateRef;
-use config_kube::{Machine, PolicyName};
+use config_kube::{Decides, Machine};
 use master_api::{ApiError, Client, Happening, Patch, Reason, Recorder, Severity};
 use master_ca::{Authority, NodeCertificates};
 use serde_json::json;
@@ -57,7 +58,7 @@ pub(crate) async fn admit(
         .await
         .map_err(|source| Error::Api { what: "the certificate requests", source })?;
     ensure_node(admission, &after, verified).await.map_err(|source| Error::Api { what: "the Node", source })?;
-    if verified.is_unproven() || verified.admission().policy == PolicyName::InsecureAlwaysApprove {
+    if verified.is_unproven() || verified.admission().policy.decides() == Decides::Nobody {
         warn(admission, machine, verified).await;
     }
     Ok(answer(admission.authority, verified, &issued, now))
@@ -66,16 +67,14 @@ pub(crate) async fn admit(
 /// Says what nobody looked at, and what nobody can look at.
 async fn warn(admission: &Admission<'_>, machine: &Machine, verified: &Verified) {
     let (failed, rule) = (verified.verdict().failed(), verified.rule());
-    let nobody = verified.admission().policy == PolicyName::InsecureAlwaysApprove;
+    let policy = verified.admission().policy;
+    let (name, nobody) = (policy.as_str(), policy.decides() == Decides::Nobody);
     let (reason, how) = match (verified.is_unproven(), nobody) {
-        (false, _) => {
-            ("InsecureAlwaysApprove", "(insecure-always-approve) let this machine in without anybody looking")
+        (false, _) => (policy_of(policy).reason(), format!("({name}) let this machine in without anybody looking")),
+        (true, true) => {
+            ("NoTpm", format!("({name}, insecure_no_tpm) let this machine without a TPM in without anybody looking"))
         }
-        (true, true) => (
-            "NoTpm",
-            "(insecure-always-approve, insecure_no_tpm) let this machine without a TPM in without anybody looking",
-        ),
-        (true, false) => ("NoTpm", "(insecure_no_tpm) let this machine without a TPM in on a person's word"),
+        (true, false) => ("NoTpm", "(insecure_no_tpm) let this machine without a TPM in on a person's word".to_owned()),
     };
     let message = format!("rule `{rule}` {how}; not proven: {failed}");
     tracing::warn!(node = verified.node_name(), "{message}");

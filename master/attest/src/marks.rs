@@ -10,7 +10,7 @@ use config_kube::identity::NODE_CLIENT_SIGNER;
 use config_kube::k8s_openapi::api::core::v1::{Node, Taint};
 use config_kube::machine::NodeMarks;
 use config_kube::policy::NodeTaint;
-use config_kube::{CertificatePolicySpec, Machine, PolicyName, Rule};
+use config_kube::{CertificatePolicySpec, Decides, Machine, Rule};
 use master_api::{ApiError, Change, Client, Patch};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ fn rule<'a>(machine: &Machine, spec: &'a CertificatePolicySpec) -> Option<&'a Ru
 /// What a machine's Node is to have by the rules; none where they leave it as it is. A rule that rejects whatever comes
 /// locks a door, and is no word on who is inside.
 pub(crate) fn wanted(machine: &Machine, spec: &CertificatePolicySpec) -> Option<NodeMarks> {
-    let rule = rule(machine, spec).filter(|rule| rule.policy != PolicyName::AlwaysReject)?;
+    let rule = rule(machine, spec).filter(|rule| rule.policy.decides() != Decides::Never)?;
     let own = &machine.spec;
     let labels = rule.node.labels.iter().filter(|(key, _)| !own.labels.contains_key(*key));
     let given = |taint: &&NodeTaint| !own.taints.iter().any(|other| same(other, taint));
@@ -213,7 +213,7 @@ mod tests {
     use super::*;
     use config_kube::machine::Admission;
     use config_kube::policy::NodeRule;
-    use config_kube::{MachineSpec, MachineStatus};
+    use config_kube::{MachineSpec, MachineStatus, PolicyName};
 
     fn rule(name: &str, labels: &[(&str, &str)], taints: &[(&str, &str)]) -> Rule {
         let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();

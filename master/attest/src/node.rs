@@ -7,7 +7,7 @@ use config_kube::k8s_openapi::api::core::v1::{Node, NodeSpec, Taint};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use config_kube::machine::{NodeMarks, ProvenImage};
 use config_kube::taints::{NO_EXECUTE, NO_SCHEDULE, SUSPECT, UNTRUSTED};
-use config_kube::{Machine, MachineState, PolicyName};
+use config_kube::{Decides, Machine, MachineState, PolicyName};
 use std::collections::BTreeMap;
 
 /// Value of the image's label where none was proved.
@@ -38,8 +38,8 @@ pub(crate) fn labels(machine: &Machine, image: Option<&ProvenImage>, policy: Pol
         labels.insert(JOIN_LABEL.to_owned(), NO_TPM.to_owned());
         labels.insert(INSECURE_LABEL.to_owned(), NO_TPM.to_owned());
     }
-    if policy == PolicyName::InsecureAlwaysApprove {
-        labels.insert(INSECURE_LABEL.to_owned(), "always-approve".to_owned());
+    if policy.decides() == Decides::Nobody {
+        labels.insert(INSECURE_LABEL.to_owned(), policy.as_str().trim_start_matches("insecure-").to_owned());
     }
     labels.insert("kubernetes.io/hostname".to_owned(), label_value(machine.node_name()));
     labels
@@ -65,7 +65,7 @@ pub(crate) fn fresh(machine: &Machine, image: Option<&ProvenImage>, policy: Poli
 
 /// The Node of a static machine: its role is the inventory's word, and no image is named.
 pub(crate) fn fresh_static(machine: &Machine) -> Node {
-    let mut node = fresh(machine, None, PolicyName::AlwaysReject, &NodeMarks::default());
+    let mut node = fresh(machine, None, PolicyName::default(), &NodeMarks::default());
     let labels = node.metadata.labels.get_or_insert_default();
     labels.remove(IMAGE_LABEL);
     labels.insert(JOIN_LABEL.to_owned(), "static".to_owned());

@@ -3,11 +3,12 @@
 use crate::error::Error;
 use crate::inventory::Inventory;
 use crate::next_step::next_step;
+use crate::policy::policy_of;
 use config_attest::verifier::Verified;
 use config_attest::{Code, Consequence, MachineId, ProvenMachine, Refusal, Verdict};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use config_kube::machine::CertificateRef;
-use config_kube::{Machine, MachineState, MachineStatus, PolicyName};
+use config_kube::{Decides, Machine, MachineState, MachineStatus};
 use master_api::{ApiError, Change, Client, Reason};
 use std::time::SystemTime;
 
@@ -69,28 +70,20 @@ fn same_but_marks(before: &Machine, now: &Machine) -> bool {
 /// On whose word a machine was let in, as its condition says it.
 fn word(verified: &Verified) -> (bool, &'static str, String) {
     let (admission, failed) = (verified.admission(), verified.verdict().failed());
+    let decides = admission.policy.decides();
+    let nobody = format!("rule `{}` lets in whatever comes, and nobody looked", admission.rule);
     if verified.is_unproven() {
-        let word = match admission.policy {
-            PolicyName::Queue => format!("a person approved request {}", admission.request),
-            PolicyName::InsecureAlwaysApprove | PolicyName::AlwaysReject | PolicyName::CloudVerify => {
-                format!("rule `{}` lets in whatever comes, and nobody looked", admission.rule)
-            }
-        };
+        let person = format!("a person approved request {}", admission.request);
+        let word = if decides == Decides::Person { person } else { nobody };
         return (false, "NoTpm", format!("the machine has no TPM and proves nothing; {word}; not proven: {failed}"));
     }
     let unproven = if failed.is_empty() { String::new() } else { format!("; not proven: {failed}") };
-    match admission.policy {
-        PolicyName::CloudVerify => (true, "CloudVerified", "the machine proved what the policy asks for".to_owned()),
-        PolicyName::Queue => (
-            true,
-            "ApprovedByPerson",
-            format!("request {} was approved by {}{unproven}", admission.request, admission.by),
-        ),
-        PolicyName::InsecureAlwaysApprove | PolicyName::AlwaysReject => {
-            let text = format!("rule `{}` lets in whatever comes, and nobody looked{unproven}", admission.rule);
-            (false, "InsecureAlwaysApprove", text)
-        }
-    }
+    let (good, message) = match decides {
+        Decides::Verifier => (true, "the machine proved what the policy asks for".to_owned()),
+        Decides::Person => (true, format!("request {} was approved by {}{unproven}", admission.request, admission.by)),
+        Decides::Nobody | Decides::Never => (false, format!("{nobody}{unproven}")),
+    };
+    (good, policy_of(admission.policy).reason(), message)
 }
 
 /// Records that a machine waits for a person, unless the Machine was replaced since. One that was let in before has become something else: no new pods until then.

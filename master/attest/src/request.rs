@@ -1,6 +1,7 @@
 //! CertificateSigningRequest objects of verified nodes: the record of what was signed, and for whom.
 
-use config_kube::PolicyName;
+use crate::policy::policy_of;
+use config_kube::Decides;
 use config_kube::identity::{ATTESTATION_USER, NODE_CLIENT_SIGNER, NODE_SERVING_SIGNER};
 use config_kube::k8s_openapi::ByteString;
 use config_kube::k8s_openapi::api::certificates::v1::{
@@ -33,17 +34,13 @@ pub(crate) struct Signed<'a> {
 pub(crate) async fn record(client: &Client, signed: &Signed<'_>) -> Result<(), ApiError> {
     let mut object = client.create(&object(signed)).await?;
     let rule = signed.rule;
-    let (reason, message) = match signed.admission.policy {
-        PolicyName::CloudVerify => ("CloudVerified", format!("rule `{rule}` verified the machine's evidence")),
-        PolicyName::Queue => {
-            let Admission { request, by, .. } = signed.admission;
-            ("ApprovedByPerson", format!("rule `{rule}`: request {request} was approved by {by}"))
-        }
-        PolicyName::InsecureAlwaysApprove | PolicyName::AlwaysReject => {
-            ("InsecureAlwaysApprove", format!("rule `{rule}` approves whatever comes; nobody looked"))
-        }
+    let Admission { policy, request, by, .. } = signed.admission;
+    let message = match policy.decides() {
+        Decides::Verifier => format!("rule `{rule}` verified the machine's evidence"),
+        Decides::Person => format!("rule `{rule}`: request {request} was approved by {by}"),
+        Decides::Nobody | Decides::Never => format!("rule `{rule}` approves whatever comes; nobody looked"),
     };
-    let condition = condition("Approved", reason, message);
+    let condition = condition("Approved", policy_of(*policy).reason(), message);
     object.status = Some(CertificateSigningRequestStatus { conditions: Some(vec![condition]), certificate: None });
     let mut object = client.update_subresource(&object, "approval").await?;
     object.status.get_or_insert_default().certificate = Some(ByteString(signed.issued.chain_pem().into_bytes()));

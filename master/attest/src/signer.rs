@@ -4,14 +4,14 @@
 use crate::inventory::Inventory;
 use crate::issued;
 use crate::journal::Journal;
-use crate::policy::{Upstream, upstream};
+use crate::policy::{policy_of, upstream};
 use crate::queue;
 use crate::request::condition;
 use crate::waiting::Waiting;
 use config_attest::San;
-use config_kube::Machine;
 use config_kube::k8s_openapi::ByteString;
 use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use config_kube::{Decides, Machine, Rule};
 use jiff::Timestamp;
 use master_api::{ApiError, Change, Client, Follower, ListParams};
 use master_ca::{ApprovedRequest, Authority, UPSTREAM_SIGNERS};
@@ -108,21 +108,20 @@ async fn decide(client: &Client, inventory: &Inventory, object: &CertificateSign
         return Ok(false);
     }
     let Some(policy) = inventory.policy() else { return Ok(false) };
-    let (kind, reason, message) = match upstream(&policy.spec, signer) {
-        (Upstream::Person, _) => return Ok(false),
-        (Upstream::Deny, rule) => {
-            ("Denied", "PolicyRejects", format!("rule `{rule}` rejects whatever comes for {signer}"))
-        }
-        (Upstream::Approve, rule) => {
-            let message =
-                format!("rule `{rule}` (insecure-always-approve) approves whatever comes for {signer}; nobody looked");
+    let Some(Rule { name: rule, policy, .. }) = upstream(&policy.spec, signer) else { return Ok(false) };
+    let (kind, message) = match policy.decides() {
+        Decides::Person | Decides::Verifier => return Ok(false),
+        Decides::Never => ("Denied", format!("rule `{rule}` rejects whatever comes for {signer}")),
+        Decides::Nobody => {
+            let name = policy.as_str();
+            let message = format!("rule `{rule}` ({name}) approves whatever comes for {signer}; nobody looked");
             tracing::warn!(request = object.metadata.name, by = object.spec.username, "{message}");
-            ("Approved", "InsecureAlwaysApprove", message)
+            ("Approved", message)
         }
     };
     let mut object = object.clone();
     let conditions = &mut object.status.get_or_insert_default().conditions;
-    conditions.get_or_insert_default().push(condition(kind, reason, message));
+    conditions.get_or_insert_default().push(condition(kind, policy_of(*policy).reason(), message));
     client.update_subresource(&object, "approval").await.map(|_| true)
 }
 

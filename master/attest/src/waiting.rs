@@ -120,16 +120,9 @@ impl Waiting {
     }
 
     /// What a person said of this claimant, or how it waits.
-    pub(crate) fn decide(
-        &self,
-        claimant: &Claimant,
-        standing: &Standing,
-        expires_seconds: u64,
-        max_waiting: usize,
-        now: Timestamp,
-    ) -> Ruling {
+    pub(crate) fn decide(&self, claimant: &Claimant, standing: &Standing, now: Timestamp) -> Ruling {
         let requests = self.requests.read().unwrap_or_else(PoisonError::into_inner);
-        let (id, ek) = (claimant.id(), claimant.party());
+        let (rule, id, ek) = (claimant.rule(), claimant.id(), claimant.party());
         let name = request_name(claimant);
         let own = || requests.iter().filter(|(_, request)| request.ek == ek);
         if own().any(|(_, request)| request.said == Said::Denied) {
@@ -148,10 +141,10 @@ impl Waiting {
             Some(request) if request.id == id && live(request) => return Ruling::Wait(Wait { name, fresh: None }),
             Some(_) | None => {}
         }
-        if requests.values().filter(|request| request.ek != ek && live(request)).count() >= max_waiting {
+        if requests.values().filter(|request| request.ek != ek && live(request)).count() >= rule.max_waiting() {
             return Ruling::Refuse(Code::QueueFull);
         }
-        let wait = SignedDuration::from_secs(i64::try_from(expires_seconds).unwrap_or(i64::MAX));
+        let wait = SignedDuration::from_secs(i64::try_from(rule.expires_seconds()).unwrap_or(i64::MAX));
         let changes = match standing {
             Standing::Changed(changes) => changes.clone(),
             Standing::New | Standing::Unchanged => Vec::new(),
@@ -190,6 +183,7 @@ mod tests {
     fn claimant(node: &str) -> Claimant {
         let mut world = World::new();
         world.rule.policy = config_kube::PolicyName::Queue;
+        world.rule.queue = config_kube::policy::QueueRule { expires_seconds: 60, max_waiting: 1 };
         let mut machine = SoftMachine::new(node, EkKind::P256);
         machine.boot(&world.image, "nocloud", b"version = 1\n");
         world.claim(&machine).unwrap()
@@ -221,7 +215,7 @@ mod tests {
     }
 
     fn decide(waiting: &Waiting, claimant: &Claimant, now: Timestamp) -> Ruling {
-        waiting.decide(claimant, &Standing::New, 60, 1, now)
+        waiting.decide(claimant, &Standing::New, now)
     }
 
     fn named(ruling: Ruling) -> (String, bool) {

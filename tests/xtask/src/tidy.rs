@@ -15,6 +15,8 @@ const UNSAFE_ROOM: &str = "agent/sys";
 /// What `config` must not know: it does no I/O, reads no clock and runs in no runtime.
 const NOT_IN_CONFIG: &[&str] =
     &["std::fs", "TcpStream", "UdpSocket", "std::process", "std::env::", "SystemTime::now", "Instant::now", "tokio::"];
+/// Where a policy is called by its name, tests aside: the table of them, their own files, and the rule that a bootstrap chooses.
+const POLICIES: &[&str] = &["config/kube/src/policy.rs", "master/attest/src/policy/", "master/admin/src/bootstrap/"];
 const RUNTIMES: &[&str] = &["tokio", "nix", "hyper", "rustls", "tss-esapi"];
 
 /// One crate: its folder and the workspace crates and libraries it depends on.
@@ -164,6 +166,8 @@ fn source(file: &str, text: &str, faults: &mut Vec<String>) {
     if file.starts_with("tests/xtask/") {
         return; // this file names what it looks for
     }
+    let tests = file.starts_with("tests/") || ["/tests/", "/testing/"].iter().any(|room| file.contains(room));
+    let policies = tests || POLICIES.iter().any(|room| file.starts_with(room));
     let program = text.split("#[cfg(test)]").next().unwrap_or(text);
     for (index, line) in program.lines().enumerate() {
         let code = line.split("//").next().unwrap_or(line);
@@ -180,12 +184,21 @@ fn source(file: &str, text: &str, faults: &mut Vec<String>) {
         {
             faults.push(format!("{place}: {word} in config, which does no I/O and reads no clock"));
         }
+        if !policies && names_policy(code) {
+            faults.push(format!("{place}: a policy by its name; ask PolicyName::decides, or its own file"));
+        }
     }
     for (index, line) in text.lines().enumerate() {
         if line.trim_start().starts_with("#[ignore") {
             faults.push(format!("{file}:{}: a test that is switched off proves nothing", index + 1));
         }
     }
+}
+
+/// Whether a line names a policy: a variant, and no constant or function of the type.
+fn names_policy(code: &str) -> bool {
+    let other = |rest: &str| rest.starts_with("ALL") || rest.starts_with(char::is_lowercase);
+    code.split("PolicyName::").skip(1).any(|rest| !other(rest))
 }
 
 /// Every promise in README's table names tests that exist.
@@ -279,6 +292,22 @@ mod tests {
         assert!(faults.is_empty());
         source("config/attest/src/x.rs", "fn f() { SystemTime::now(); }", &mut faults);
         assert_eq!(faults.len(), 1);
+    }
+
+    #[test]
+    fn a_policy_is_named_in_its_own_rooms_and_in_tests_only() {
+        let faults_of = |file: &str, text: &str| {
+            let mut faults = Vec::new();
+            source(file, text, &mut faults);
+            faults.len()
+        };
+        let named = "fn f() { g(PolicyName::Queue) }";
+        assert_eq!(faults_of("master/attest/src/record.rs", named), 1);
+        assert_eq!(faults_of("master/attest/src/record.rs", "use config_kube::PolicyName::{Queue};"), 1);
+        assert_eq!(faults_of("master/attest/src/record.rs", "fn f() { g(PolicyName::ALL, PolicyName::default()) }"), 0);
+        for file in ["config/kube/src/policy.rs", "master/attest/src/policy/mod.rs", "config/attest/tests/shape.rs"] {
+            assert_eq!(faults_of(file, named), 0, "{file}");
+        }
     }
 
     #[test]

@@ -8,14 +8,14 @@ use crate::csr::{self, Allowed, Profile, Request, San};
 use crate::digest::Digest;
 use crate::inventory::{known, machine_id};
 use crate::name;
-use crate::policy::{CheckedRule, Decides};
+use crate::policy::CheckedRule;
 use crate::question::{Channel, Purpose};
 use crate::unproven;
 use crate::verdict::{Checks, MachineId, ProvenMachine, Refusal, Stop, Verdict};
 use crate::wire::{Claims, Evidence, csr_hash};
 use config_kube::identity::node_user;
 use config_kube::machine::Admission;
-use config_kube::{Machine, PolicyName};
+use config_kube::{Decides, Machine};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
@@ -316,7 +316,7 @@ impl Claimant {
             let ek = vec![attested.ek_hash().to_text()];
             match self.rule.decides() {
                 Decides::Nobody => machine.spec.ek.seen = ek,
-                Decides::Person { .. } | Decides::Verifier => machine.spec.ek.hashes = ek,
+                Decides::Person | Decides::Verifier | Decides::Never => machine.spec.ek.hashes = ek,
             }
         }
         machine.spec.addresses = self.requested.serving.sans.iter().filter_map(address).collect();
@@ -336,7 +336,7 @@ impl Claimant {
 
     /// What the CA may sign on somebody's word. `made` is the object of [`Claimant::to_make`], as it was created.
     pub fn approve(self, approval: &Approval, made: Option<&Machine>) -> Result<Verified, Box<Refusal>> {
-        let person = matches!(self.rule.decides(), Decides::Person { .. });
+        let person = self.rule.decides() == Decides::Person;
         let admission = match approval {
             Approval::Person { request, id, by } if person && *id == self.id() => {
                 let mut admission = Admission { request: request.clone(), by: by.clone(), ..self.admission() };
@@ -393,7 +393,7 @@ fn standing_without_tpm(machine: &Machine, key: &Digest) -> Standing {
             format!("node key: {recorded} was let in, with a certificate until {until}; now {}", key.to_text());
         return Standing::Changed(vec![change]);
     }
-    let approved = status.admission.as_ref().is_some_and(|admission| admission.policy == PolicyName::Queue);
+    let approved = status.admission.as_ref().is_some_and(|admission| admission.policy.decides() == Decides::Person);
     if approved { Standing::Unchanged } else { Standing::New }
 }
 
@@ -404,11 +404,11 @@ pub(super) fn standing(machine: &Machine, purpose: Purpose, registers: &BTreeMap
     let Some(admission) = known(machine).and_then(|status| status.admission.as_ref()) else {
         return Standing::New;
     };
-    let approved = &admission.registers;
-    if admission.policy == PolicyName::CloudVerify && purpose == Purpose::Renew {
+    let (approved, decided) = (&admission.registers, admission.policy.decides());
+    if decided == Decides::Verifier && purpose == Purpose::Renew {
         return Standing::Unchanged;
     }
-    if admission.policy != PolicyName::Queue || approved.is_empty() {
+    if decided != Decides::Person || approved.is_empty() {
         return Standing::New;
     }
     let found = hex_registers(registers);

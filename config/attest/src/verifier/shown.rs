@@ -8,11 +8,11 @@ use crate::code::Code;
 use crate::digest::Digest;
 use crate::inventory::known;
 use crate::name;
-use crate::policy::Decides;
 use crate::question::Purpose;
 use crate::tpm::Attest;
 use crate::verdict::{Checks, Refusal, Stop, Verdict};
 use crate::wire::{Claims, Evidence};
+use config_kube::Decides;
 
 /// Longest event log that is kept, in bytes; a real one has some 15 KiB.
 const KEPT_LOG: usize = 64 * 1024;
@@ -79,8 +79,8 @@ impl Shown {
         let verdict = Verdict { checks: checks.into_list(), ek_hash: Some(self.ek_hash), claims: self.claims.clone() };
         match (outcome, reference.rule.decides()) {
             (Err(code), _) => Judged::Refused(Box::new(Refusal::Anonymous { code, verdict })),
-            (Ok(Standing::New), Decides::Person { .. }) => Judged::Queued(verdict, Vec::new()),
-            (Ok(Standing::Changed(changes)), Decides::Person { .. }) => Judged::Queued(verdict, changes),
+            (Ok(Standing::New), Decides::Person) => Judged::Queued(verdict, Vec::new()),
+            (Ok(Standing::Changed(changes)), Decides::Person) => Judged::Queued(verdict, changes),
             (Ok(_), _) => Judged::Accepted(verdict),
         }
     }

@@ -13,7 +13,6 @@ use crate::code::Code;
 use crate::digest::Digest;
 use crate::inventory::{known, machine_id, readmitted, state};
 use crate::name;
-use crate::policy::Decides;
 use crate::question::{Channel, Purpose};
 use crate::sessions::{HalfOpen, Opening};
 use crate::tpm::Entropy;
@@ -21,7 +20,7 @@ use crate::unproven::{Challenge, Evidence, Hello, PROTOCOL, question, signed};
 use crate::verdict::{Checks, ProvenMachine, Refusal, Stop, Verdict};
 use crate::wire::{Claims, SESSION_SECONDS, SessionId, Transcript, csr_hash};
 use config_kube::pratique::Check;
-use config_kube::{Machine, MachineSpec, MachineState};
+use config_kube::{Decides, Machine, MachineSpec, MachineState};
 
 /// The only role: a master keeps the cluster's keys in its TPM.
 const ROLE: &str = "worker";

@@ -5,10 +5,10 @@ use super::proof::Attested;
 use crate::csr::San;
 use crate::digest::Digest;
 use crate::inventory::known;
-use crate::policy::{CheckedRule, Decides};
+use crate::policy::CheckedRule;
 use crate::verdict::{MachineId, ProvenMachine, Verdict};
 use config_kube::machine::{Admission, Counters, ProvenImage};
-use config_kube::{Machine, MachineState, MachineStatus};
+use config_kube::{Decides, Machine, MachineState, MachineStatus};
 
 /// A machine that is let in. Only a [`Claimant`] becomes it, by its rule's own verdict or on somebody's word; the CA signs
 /// for nothing else.

@@ -12,7 +12,7 @@ use config_attest::{Digest, EkIssuer, Inventory};
 use config_kube::identity::{NODE_CLIENT_SIGNER, NODE_SERVING_SIGNER};
 use config_kube::machine::EkSelector;
 use config_kube::policy::{CertificateRule, ConfigRule, EkRule, EventRule, ImageRule};
-use config_kube::{ImageRelease, Machine, MachineSpec, PolicyName, Rule};
+use config_kube::{Decides, ImageRelease, Machine, MachineSpec, PolicyName, Rule};
 use config_model::{ClusterConfig, Document, MachineConfig};
 use p256::ecdsa::SigningKey;
 use p256::pkcs8::DecodePrivateKey as _;
@@ -183,10 +183,9 @@ fn known(args: &BootstrapArgs, releases: &[ImageRelease], keys: &[ReleaseKey]) -
 
 /// The master is held to what the cluster's own rule for machines asks, and to its EK, image and user-data in any case.
 fn rule(cluster: &ClusterConfig, keys: &[ReleaseKey], issuers: &[EkIssuer]) -> Result<CheckedRule> {
-    let own =
-        cluster.policy.rules.iter().find(|rule| {
-            rule.policy == PolicyName::CloudVerify && rule.signers.iter().any(|s| s == NODE_CLIENT_SIGNER)
-        });
+    let own = cluster.policy.rules.iter().find(|rule| {
+        rule.policy.decides() == Decides::Verifier && rule.signers.iter().any(|s| s == NODE_CLIENT_SIGNER)
+    });
     let rule = Rule {
         name: "bootstrap".to_owned(),
         signers: vec![NODE_CLIENT_SIGNER.to_owned(), NODE_SERVING_SIGNER.to_owned()],

@@ -8,6 +8,8 @@ use crate::object::meta_text;
 use crate::validate::{Fields, items, object, object_mut};
 use crate::verbs::Call;
 use config_kube::identity::{FLOORS, GROUP, LOWER_SVN};
+use config_kube::{Decides, PolicyName};
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -77,7 +79,8 @@ fn annotation<'a>(policy: &'a Fields, key: &str) -> Option<&'a str> {
 fn floors(policy: &Fields) -> Vec<(&str, u64)> {
     let rules = object(policy, "spec").map_or(&[][..], |spec| items(spec, "rules"));
     let floor = |rule: &Value| rule.pointer("/images/minSvn").and_then(Value::as_u64).unwrap_or_default();
-    let verifies = |rule: &&Value| rule.get("policy").and_then(Value::as_str) == Some("cloud-verify");
+    let policy = |rule: &Value| PolicyName::deserialize(rule.get("policy")?).ok();
+    let verifies = |rule: &&Value| policy(rule).is_some_and(|policy| policy.decides() == Decides::Verifier);
     rules
         .iter()
         .filter(verifies)

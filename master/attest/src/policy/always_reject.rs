@@ -1,10 +1,10 @@
 //! `always-reject`: no.
 
-use super::{Judgement, Policy, Ruling, Upstream};
+use super::{Judgement, Policy, Ruling};
 use crate::waiting::Waiting;
 use config_attest::Code;
 use config_attest::verifier::Claimant;
-use config_kube::{PolicyName, Rule};
+use config_kube::Rule;
 use jiff::Timestamp;
 
 /// Refuses whatever comes.
@@ -12,8 +12,8 @@ use jiff::Timestamp;
 pub(crate) struct AlwaysReject;
 
 impl Policy for AlwaysReject {
-    fn name(&self) -> PolicyName {
-        PolicyName::AlwaysReject
+    fn reason(&self) -> &'static str {
+        "PolicyRejects"
     }
 
     fn faults(&self, _rule: &Rule) -> Vec<String> {
@@ -26,9 +26,5 @@ impl Policy for AlwaysReject {
 
     fn decide(&self, _claimant: &Claimant, _waiting: &Waiting, _now: Timestamp) -> Ruling {
         Ruling::Refuse(Code::PolicyRejects)
-    }
-
-    fn upstream(&self) -> Upstream {
-        Upstream::Deny
     }
 }

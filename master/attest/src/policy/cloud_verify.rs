@@ -1,10 +1,10 @@
 //! `cloud-verify`: by TPM evidence (cloud-verify/v1).
 
-use super::{Judgement, Policy, Ruling, Upstream, proof_asked};
+use super::{Judgement, Policy, Ruling, proof_asked};
 use crate::waiting::Waiting;
 use config_attest::policy::CheckedRule;
 use config_attest::verifier::Claimant;
-use config_kube::{PolicyName, Rule, identity};
+use config_kube::{Rule, identity};
 use jiff::Timestamp;
 
 /// Has the verifier decide.
@@ -12,8 +12,8 @@ use jiff::Timestamp;
 pub(crate) struct CloudVerify;
 
 impl Policy for CloudVerify {
-    fn name(&self) -> PolicyName {
-        PolicyName::CloudVerify
+    fn reason(&self) -> &'static str {
+        "CloudVerified"
     }
 
     fn faults(&self, rule: &Rule) -> Vec<String> {
@@ -37,9 +37,5 @@ impl Policy for CloudVerify {
 
     fn decide(&self, _claimant: &Claimant, _waiting: &Waiting, _now: Timestamp) -> Ruling {
         Ruling::Verify
-    }
-
-    fn upstream(&self) -> Upstream {
-        Upstream::Person
     }
 }

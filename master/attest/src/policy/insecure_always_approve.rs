@@ -1,9 +1,9 @@
 //! `insecure-always-approve`: whatever comes, said loudly.
 
-use super::{Judgement, Policy, Ruling, Upstream, proof_asked};
+use super::{Judgement, Policy, Ruling, proof_asked};
 use crate::waiting::Waiting;
 use config_attest::verifier::{Approval, Claimant};
-use config_kube::{PolicyName, Rule};
+use config_kube::Rule;
 use jiff::Timestamp;
 
 /// Approves whatever comes.
@@ -11,8 +11,8 @@ use jiff::Timestamp;
 pub(crate) struct InsecureAlwaysApprove;
 
 impl Policy for InsecureAlwaysApprove {
-    fn name(&self) -> PolicyName {
-        PolicyName::InsecureAlwaysApprove
+    fn reason(&self) -> &'static str {
+        "InsecureAlwaysApprove"
     }
 
     fn faults(&self, rule: &Rule) -> Vec<String> {
@@ -25,9 +25,5 @@ impl Policy for InsecureAlwaysApprove {
 
     fn decide(&self, _claimant: &Claimant, _waiting: &Waiting, _now: Timestamp) -> Ruling {
         Ruling::Approve(Approval::Nobody)
-    }
-
-    fn upstream(&self) -> Upstream {
-        Upstream::Approve
     }
 }

@@ -1,4 +1,5 @@
-//! What decides a request: one file for each policy, behind one trait.
+//! What decides a request: one file for each policy, behind one trait. Another is a file here, its two lines below, and one
+//! in the table of [`config_kube::policy`].
 
 mod always_reject;
 mod cloud_verify;
@@ -56,21 +57,10 @@ pub(crate) struct Fresh {
     pub(crate) instead_of: Vec<String>,
 }
 
-/// What a policy says to requests under upstream's signers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Upstream {
-    /// They wait for a person.
-    Person,
-    /// They are approved.
-    Approve,
-    /// They are denied.
-    Deny,
-}
-
-/// A policy.
+/// A policy. What its kind alone decides follows from [`PolicyName::decides`].
 pub(crate) trait Policy: Debug + Sync {
-    /// Its name in rules.
-    fn name(&self) -> PolicyName;
+    /// The reason that conditions and events give for what it decided.
+    fn reason(&self) -> &'static str;
 
     /// Faults of a rule under this policy; a rule with faults decides nothing.
     fn faults(&self, rule: &Rule) -> Vec<String>;
@@ -80,21 +70,15 @@ pub(crate) trait Policy: Debug + Sync {
 
     /// What is done with a machine that proved which it is.
     fn decide(&self, claimant: &Claimant, waiting: &Waiting, now: Timestamp) -> Ruling;
-
-    /// What is done with requests under upstream's signers.
-    fn upstream(&self) -> Upstream;
 }
 
-const POLICIES: [&dyn Policy; 4] = [
-    &always_reject::AlwaysReject,
-    &cloud_verify::CloudVerify,
-    &queue::Queue,
-    &insecure_always_approve::InsecureAlwaysApprove,
-];
-
 pub(crate) fn policy_of(name: PolicyName) -> &'static dyn Policy {
-    // The list has them all (a test); rejecting is right for what it lacked.
-    POLICIES.into_iter().find(|policy| policy.name() == name).unwrap_or(&always_reject::AlwaysReject)
+    match name {
+        PolicyName::AlwaysReject => &always_reject::AlwaysReject,
+        PolicyName::Queue => &queue::Queue,
+        PolicyName::InsecureAlwaysApprove => &insecure_always_approve::InsecureAlwaysApprove,
+        PolicyName::CloudVerify => &cloud_verify::CloudVerify,
+    }
 }
 
 /// Every fault of a policy's rules, in sentences.
@@ -118,14 +102,9 @@ pub(crate) fn judge(spec: &CertificatePolicySpec) -> Result<Judgement, Vec<Strin
     Ok(rule_of(spec, NODE_CLIENT_SIGNER).map_or(Judgement::Reject, |rule| policy_of(rule.policy).judge(rule)))
 }
 
-/// What the rules say to a request under one of upstream's signers, and the rule; a person where none or a faulty one names it.
-pub(crate) fn upstream<'a>(spec: &'a CertificatePolicySpec, signer: &str) -> (Upstream, &'a str) {
-    match rule_of(spec, signer) {
-        Some(rule) if policy_of(rule.policy).faults(rule).is_empty() => {
-            (policy_of(rule.policy).upstream(), rule.name.as_str())
-        }
-        Some(_) | None => (Upstream::Person, ""),
-    }
+/// The rule for requests under one of upstream's signers; a person decides where none or a faulty one names it.
+pub(crate) fn upstream<'a>(spec: &'a CertificatePolicySpec, signer: &str) -> Option<&'a Rule> {
+    rule_of(spec, signer).filter(|rule| policy_of(rule.policy).faults(rule).is_empty())
 }
 
 /// The first rule that names a signer.
@@ -148,6 +127,8 @@ fn faults_for_machines(rule: &Rule) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use config_attest::testing::{EkKind, World};
+    use config_kube::Decides;
     use config_kube::policy::{CertificateRule, EkRule, ImageRule};
 
     fn rule(policy: PolicyName) -> Rule {
@@ -167,18 +148,30 @@ mod tests {
     }
 
     #[test]
-    fn every_policy_is_in_the_list() {
-        for name in
-            [PolicyName::AlwaysReject, PolicyName::Queue, PolicyName::InsecureAlwaysApprove, PolicyName::CloudVerify]
-        {
-            assert_eq!(policy_of(name).name(), name);
+    fn every_policy_does_what_the_table_of_names_says_of_it() {
+        for name in PolicyName::ALL {
+            let mut world = World::new();
+            let machine = world.machine("worker-1", "10.0.0.11", EkKind::P256);
+            world.rule.policy = name;
+            let does = match judge(&spec(vec![world.rule.clone()])).unwrap() {
+                Judgement::Reject => Decides::Never,
+                Judgement::Prove(_) => {
+                    let claimant = world.claim(&machine).unwrap();
+                    match policy_of(name).decide(&claimant, &Waiting::default(), Timestamp::UNIX_EPOCH) {
+                        Ruling::Verify => Decides::Verifier,
+                        Ruling::Approve(_) => Decides::Nobody,
+                        Ruling::Wait(_) => Decides::Person,
+                        Ruling::Refuse(_) => Decides::Never,
+                    }
+                }
+            };
+            assert_eq!(does, name.decides(), "{name:?}");
         }
     }
 
     #[test]
-    fn no_rule_and_always_reject_reject() {
+    fn where_no_rule_decides_all_are_rejected() {
         assert_eq!(judge(&spec(vec![])), Ok(Judgement::Reject));
-        assert_eq!(judge(&spec(vec![rule(PolicyName::AlwaysReject)])), Ok(Judgement::Reject));
     }
 
     #[test]
@@ -190,27 +183,19 @@ mod tests {
     }
 
     #[test]
-    fn queue_and_always_approve_have_machines_prove_which_they_are() {
-        for policy in [PolicyName::Queue, PolicyName::InsecureAlwaysApprove] {
-            let judged = judge(&spec(vec![rule(policy)])).unwrap();
-            assert!(matches!(judged, Judgement::Prove(rule) if rule.policy() == policy));
-        }
-    }
-
-    #[test]
     fn upstreams_signers_wait_for_a_person_unless_told_otherwise() {
         let signer = "kubernetes.io/kubelet-serving";
         let with = |policy| {
             let mut rule = rule(policy);
             rule.signers = vec![signer.to_owned()];
-            upstream(&spec(vec![rule]), signer).0
+            upstream(&spec(vec![rule]), signer).map_or(Decides::Person, |rule| rule.policy.decides())
         };
-        assert_eq!(upstream(&spec(vec![]), signer).0, Upstream::Person);
-        assert_eq!(with(PolicyName::Queue), Upstream::Person);
-        assert_eq!(with(PolicyName::AlwaysReject), Upstream::Deny);
-        assert_eq!(with(PolicyName::InsecureAlwaysApprove), Upstream::Approve);
+        assert_eq!(upstream(&spec(vec![]), signer), None);
+        assert_eq!(with(PolicyName::Queue), Decides::Person);
+        assert_eq!(with(PolicyName::AlwaysReject), Decides::Never);
+        assert_eq!(with(PolicyName::InsecureAlwaysApprove), Decides::Nobody);
         // Without evidence there is nothing to verify: a fault, and a person.
-        assert_eq!(with(PolicyName::CloudVerify), Upstream::Person);
+        assert_eq!(with(PolicyName::CloudVerify), Decides::Person);
         let mut mixed = rule(PolicyName::CloudVerify);
         mixed.signers.push(signer.to_owned());
         let faults = judge(&spec(vec![mixed])).unwrap_err();

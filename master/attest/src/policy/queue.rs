@@ -1,10 +1,9 @@
 //! `queue`: kept for a person, who is shown what was proved and what was not.
 
-use super::{Judgement, Policy, Ruling, Upstream, proof_asked};
+use super::{Judgement, Policy, Ruling, proof_asked};
 use crate::waiting::Waiting;
-use config_attest::policy::Decides;
 use config_attest::verifier::{Approval, Claimant, Standing};
-use config_kube::{PolicyName, Rule};
+use config_kube::Rule;
 use jiff::Timestamp;
 
 /// Keeps requests for a person.
@@ -12,8 +11,8 @@ use jiff::Timestamp;
 pub(crate) struct Queue;
 
 impl Policy for Queue {
-    fn name(&self) -> PolicyName {
-        PolicyName::Queue
+    fn reason(&self) -> &'static str {
+        "ApprovedByPerson"
     }
 
     fn faults(&self, rule: &Rule) -> Vec<String> {
@@ -29,15 +28,6 @@ impl Policy for Queue {
         if standing == Standing::Unchanged {
             return Ruling::Approve(Approval::Before);
         }
-        match claimant.rule().decides() {
-            Decides::Person { expires_seconds, max_waiting } => {
-                waiting.decide(claimant, &standing, expires_seconds, max_waiting, now)
-            }
-            Decides::Verifier | Decides::Nobody => Ruling::Refuse(config_attest::Code::PolicyInvalid),
-        }
-    }
-
-    fn upstream(&self) -> Upstream {
-        Upstream::Person
+        waiting.decide(claimant, &standing, now)
     }
 }

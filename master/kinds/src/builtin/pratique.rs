@@ -3,7 +3,7 @@
 use super::cells::{AGE, at};
 use crate::registry::{Column, Kind, Strategy, Subresource, column, wide};
 use crate::validate::{At, Faults, Fields, get, items, object, text};
-use config_kube::{CertificatePolicy, ImageRelease, Machine, NodeAttestation};
+use config_kube::{CertificatePolicy, ImageRelease, Machine, NodeAttestation, PolicyName};
 use serde_json::Value;
 
 /// All of them.
@@ -243,7 +243,7 @@ fn policy_names(spec: &Value, faults: &mut Faults) {
     let at = at.field("rules");
     let rules = spec.as_object().map_or(&[][..], |spec| items(spec, "rules"));
     for (number, rule) in rules.iter().enumerate().filter_map(|(number, rule)| Some((number, rule.as_object()?))) {
-        let policies = ["always-reject", "queue", "insecure-always-approve", "cloud-verify"];
+        let policies = PolicyName::ALL.map(PolicyName::as_str);
         faults.one_of(&at.index(number).field("policy"), get(rule, "policy"), &policies);
     }
 }
