@@ -53,7 +53,14 @@ impl Swtpm {
     /// Cuts the power and switches on again: a TPM reset.
     #[allow(dead_code, reason = "each test binary uses a part of this module")]
     pub(crate) fn power_cycle(&mut self) {
+        self.power_cycle_with(|_| {});
+    }
+
+    /// The same; something happens meanwhile to the folder of what the TPM keeps.
+    #[allow(dead_code, reason = "each test binary uses a part of this module")]
+    pub(crate) fn power_cycle_with(&mut self, meanwhile: impl FnOnce(&Path)) {
         self.end();
+        meanwhile(&self.dir.path().join("state"));
         (self.process, self.port) = power_on(self.dir.path());
     }
 

@@ -206,8 +206,8 @@ impl Lab {
         let shown = if plain { code.as_str() } else { "REFUSED" };
         let said = answer.json["code"].as_str().unwrap_or_default();
         let limited = [Code::SessionsFull, Code::SessionsFullForEk].contains(&code) && said == "RATE_LIMITED";
-        assert!(!answer.status.is_success(), "accepted, expected {code}: {:?}", answer.json);
-        assert!(said == shown || limited, "{code}: {:?}\n{}", answer.json, self.site.log());
+        assert!(!answer.status.is_success(), "{node} is accepted, expected {code}: {:?}", answer.json);
+        assert!(said == shown || limited, "{node}, {code}: {:?}\n{}", answer.json, self.site.log());
         let record = self.record_of(*local, code).await;
         let status = record.status.clone().unwrap_or_default();
         assert_eq!(status.verdict, "Refused");

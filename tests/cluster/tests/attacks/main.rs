@@ -23,9 +23,12 @@ mod lab;
 mod life;
 mod marks;
 mod queue;
+mod real_attacks;
+mod real_keys;
 mod real_tpm;
 mod rotation;
 mod rules;
+mod seized;
 mod sessions;
 mod site;
 mod state;
@@ -185,6 +188,8 @@ fn lonely(runtime: &Arc<Runtime>) -> Vec<Trial> {
         alone(runtime, "first_master::the_first_master_is_its_admins", first_master::the_first_master_is_its_admins),
         alone(runtime, "discovery::published_and_found", discovery::published_found_and_never_taken_back),
         alone(runtime, "real_tpm::joins_renews", real_tpm::joins_renews_and_is_held_to_what_it_booted),
+        alone(runtime, "real_attacks::what_a_real_tpm_did_not_say", real_attacks::what_a_real_tpm_did_not_say),
+        alone(runtime, "real_keys::keys_that_a_real_tpm_gives", real_keys::keys_that_a_real_tpm_gives_its_owner),
         alone(runtime, "queue::a_person_decides", queue::a_person_decides),
         alone(runtime, "queue::nobody_looks_and_all_hear_of_it", queue::nobody_looks_and_all_hear_of_it),
         alone(runtime, "unproven::only_where_the_rule_says_so", unproven::only_where_the_rule_says_so),

@@ -21,7 +21,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 const LIMIT: Duration = Duration::from_secs(90);
 
 /// Measures an image and a configuration as firmware, stub and init would, and writes the logs that they leave.
-fn boot(tpm: &Tpm, image: &SoftImage, dir: &Path) -> Logs {
+pub(crate) fn boot(tpm: &Tpm, image: &SoftImage, dir: &Path) -> Logs {
     let mut log = image.log();
     // This TPM was started in locality 0.
     log.events.retain(|event| event.kind != kind::NO_ACTION);
@@ -35,6 +35,23 @@ fn boot(tpm: &Tpm, image: &SoftImage, dir: &Path) -> Logs {
     std::fs::write(&firmware, log.to_bytes()).unwrap();
     std::fs::write(&config_event, serde_json::to_vec(&event).unwrap()).unwrap();
     Logs { firmware, config_event }
+}
+
+/// Writes the line of the inventory of the machine that has this TPM.
+pub(crate) async fn list(lab: &Lab, tpm: &Tpm, name: &str) {
+    let hashes = tpm.endorsement_keys().unwrap().into_iter();
+    let hash = |public: &[u8]| Digest::of(&Public::parse(public).unwrap().spki().unwrap()).to_text();
+    let spec = MachineSpec {
+        role: "worker".to_owned(),
+        ek: EkSelector {
+            hashes: hashes.map(|key| hash(&key.public)).collect(),
+            issuers: Vec::new(),
+            ..EkSelector::default()
+        },
+        config_digests: vec![config_event_digest("nocloud", CONFIG).to_text()],
+        ..MachineSpec::default()
+    };
+    lab.site.create(&Machine::named(name, spec)).await;
 }
 
 /// A machine with a real TPM, in the inventory, that tries to enrol.
@@ -54,19 +71,7 @@ pub(crate) async fn node_by(lab: &Lab, swtpm: &Swtpm, name: &str, image: &SoftIm
     let dir = tempfile::tempdir().unwrap();
     let tpm = Tpm::open(&swtpm.tcti()).unwrap();
     let logs = boot(&tpm, image, dir.path());
-    let hashes = tpm.endorsement_keys().unwrap().into_iter();
-    let hash = |public: &[u8]| Digest::of(&Public::parse(public).unwrap().spki().unwrap()).to_text();
-    let spec = MachineSpec {
-        role: "worker".to_owned(),
-        ek: EkSelector {
-            hashes: hashes.map(|key| hash(&key.public)).collect(),
-            issuers: Vec::new(),
-            ..EkSelector::default()
-        },
-        config_digests: vec![config_event_digest("nocloud", CONFIG).to_text()],
-        ..MachineSpec::default()
-    };
-    lab.site.create(&Machine::named(name, spec)).await;
+    list(lab, &tpm, name).await;
     let endpoint = Endpoint::new("127.0.0.1", lab.site.address.port()).unwrap();
     let settings = Settings {
         endpoints: Endpoints::new(vec![endpoint]).unwrap(),
