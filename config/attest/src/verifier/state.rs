@@ -184,7 +184,7 @@ fn replayed(said: &Said<'_>, checks: &mut Checks) -> Option<EventLog> {
     };
     let bank = log.replay();
     let mut good = true;
-    for pcr in QUOTE_PCRS {
+    for pcr in QUOTE_PCRS.iter().copied() {
         let wanted = if pcr == CONFIG_PCR { Digest::ZERO } else { said.pcr(pcr) };
         let found = bank.get(pcr);
         let code = if facts::ends_early(&log, pcr) { Code::EventLogTruncated } else { Code::EventLogReplay };
