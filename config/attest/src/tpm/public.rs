@@ -26,6 +26,8 @@ impl Attributes {
     pub const USER_WITH_AUTH: Self = Self(1 << 6);
     /// Administration needs its policy.
     pub const ADMIN_WITH_POLICY: Self = Self(1 << 7);
+    /// Not protected against guessing of its auth value. What is protected, a TPM locks also after a few power cuts.
+    pub const NO_DA: Self = Self(1 << 10);
     /// Works on TPM-made data only.
     pub const RESTRICTED: Self = Self(1 << 16);
     /// May decrypt.
