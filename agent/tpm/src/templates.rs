@@ -1,4 +1,7 @@
 //! The public areas by which keys are derived. A changed bit is another key.
+//!
+//! All of ours say noDA: a TPM counts a power cut after the use of a protected auth value as a guess of it, and a few of them
+//! lock every protected key for hours. There is nothing to guess: these auth values are empty, or 32 random bytes.
 
 use crate::endorsement::EkKind;
 use tss_esapi::Result;
@@ -24,13 +27,13 @@ pub(crate) fn endorsement(kind: EkKind) -> Result<Public> {
 
 /// The attestation key: restricted, ECDSA P-256 with SHA-256, used with its auth value.
 pub(crate) fn attestation() -> Result<Public> {
-    let attributes = fixed().with_sign_encrypt(true).with_restricted(true).with_user_with_auth(true).build()?;
-    signing(attributes, Digest::default())
+    let attributes = fixed().with_no_da(true).with_sign_encrypt(true).with_restricted(true).with_user_with_auth(true);
+    signing(attributes.build()?, Digest::default())
 }
 
 /// The node key: free to sign anything, as TLS needs, and only while `policy` holds.
 pub(crate) fn node(policy: Digest) -> Result<Public> {
-    signing(fixed().with_sign_encrypt(true).build()?, policy)
+    signing(fixed().with_sign_encrypt(true).with_no_da(true).build()?, policy)
 }
 
 /// The storage key under which secrets are sealed: a primary of the owner hierarchy, ECC P-256 with AES-128.

@@ -44,6 +44,19 @@ fn a_wrapped_key_is_imported_under_every_kind_of_endorsement_key() {
     assert_eq!(seen, [EkKind::Rsa2048, EkKind::P384, EkKind::P256]);
 }
 
+/// No more than the TPM's own keys.
+#[test]
+fn power_cuts_lock_no_imported_key() {
+    let mut swtpm = Swtpm::new();
+    for _ in 0..6 {
+        let tpm = Tpm::open(&swtpm.tcti()).expect("open");
+        let ek = tpm.endorsement_keys().expect("keys").remove(0);
+        imported_and_used(&tpm, &ek);
+        drop(tpm);
+        swtpm.power_cycle();
+    }
+}
+
 #[test]
 fn a_key_for_another_tpm_is_named_and_does_not_open() {
     let (own, other) = (Swtpm::new(), Swtpm::new());

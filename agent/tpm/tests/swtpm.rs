@@ -146,6 +146,26 @@ fn a_credential_opens_for_each_endorsement_key_and_only_for_this_attestation_key
     }
 }
 
+/// A TPM counts a power cut after the use of a key that it protects against guessing as a guess, and three lock swtpm for long.
+#[test]
+fn power_cuts_lock_no_key() {
+    let mut swtpm = Swtpm::new();
+    for cut in 0..6 {
+        let tpm = Tpm::open(&swtpm.tcti()).expect("open");
+        let name = Public::parse(&tpm.attestation_key().expect("AK").public).expect("a public area").name();
+        let ek = tpm.endorsement_keys().expect("keys").remove(0);
+        let public = Public::parse(&ek.public).expect("a public area");
+        let credential = make_credential(&public, &name, &[0x42; 32], &mut OsRng).expect("a credential");
+        let opened = tpm.activate(&ek, credential.id_object.as_bytes(), credential.encrypted_secret.as_bytes());
+        assert_eq!(*opened.unwrap_or_else(|error| panic!("after {cut} cuts: {error:?}")), [0x42; 32]);
+        tpm.certify([3; 32]).unwrap_or_else(|error| panic!("after {cut} cuts: {error:?}"));
+        tpm.quote([3; 32], QUOTE_PCRS).unwrap_or_else(|error| panic!("after {cut} cuts: {error:?}"));
+        tpm.sign([7; 32]).unwrap_or_else(|error| panic!("after {cut} cuts: {error:?}"));
+        drop(tpm);
+        swtpm.power_cycle();
+    }
+}
+
 #[test]
 fn sealed_bytes_open_after_a_reset_and_only_on_the_tpm_that_sealed_them() {
     let mut swtpm = Swtpm::new();

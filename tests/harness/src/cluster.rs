@@ -5,6 +5,7 @@
 
 use crate::machine::{Blueprint, HOST_DISCOVERY, HOST_SERVICE, Machine, Segment};
 use crate::process::{Owned, run};
+use crate::time::TimeServer;
 use crate::tools::Tools;
 use crate::wait::{eventually, eventually_costly};
 use crate::{Error, Result, file_error};
@@ -130,6 +131,23 @@ impl Lab {
         }
     }
 
+    /// A time server on the segment's last slot, which workers leave free.
+    pub fn time_server(&self) -> Result<TimeServer> {
+        TimeServer::start(&self.slot(SLOTS))
+    }
+
+    /// Builds another worker image of the same programs, with user-data in it; the folder with `worker.raw` and its release.
+    pub fn worker_image(&self, svn: u64, user_data: &Path) -> Result<PathBuf> {
+        let out = self.dir.join(format!("worker-image-{svn}"));
+        let mut build = Command::new(self.programs.join("image-build"));
+        build.args(["build", "--role", "worker", "--svn", &svn.to_string()]).arg("--out").arg(&out);
+        build.arg("--bin-dir").arg(&self.programs).arg("--user-data").arg(user_data);
+        build.arg("--release-key").arg(self.keys.join("release.key"));
+        build.arg("--sb-key").arg(self.keys.join("sb.key")).arg("--sb-cert").arg(self.keys.join("sb.crt"));
+        run(build)?;
+        Ok(out)
+    }
+
     /// The master's machine.
     pub fn master(&self) -> Result<Blueprint> {
         let slots = (1..=SLOTS).map(|slot| self.slot(slot)).collect();
@@ -178,12 +196,7 @@ impl Lab {
         let mut describe = self.pratique();
         describe.args(["machine", "--name", name, "--role", "worker", "--address", address]);
         describe.arg("--ek").arg(blueprint.tpm(&self.tools)?.ek_certificate()).arg("--user-data").arg(user_data);
-        let source = match (&blueprint.fw_cfg, &blueprint.cloud) {
-            (Some(_), _) => "fw_cfg",
-            (None, Some(_)) => "ec2",
-            (None, None) => "nocloud",
-        };
-        describe.args(["--source", source]);
+        describe.args(["--source", blueprint.source()]);
         let manifest = blueprint.dir.join("machine.yaml");
         std::fs::write(&manifest, run(describe)?).map_err(file_error("cannot write", &manifest))?;
         self.kubectl(&["apply", "-f", &manifest.display().to_string()]).map(drop)
@@ -224,6 +237,14 @@ impl Lab {
         let mut kubectl = self.tools.command("kubectl");
         kubectl.arg("--kubeconfig").arg(self.kubeconfig()).args(words).env("HOME", &self.dir);
         run(kubectl)
+    }
+
+    /// Runs a command line as an admin would who types it into a shell of his.
+    pub fn typed(&self, line: &str) -> Result<String> {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", line]).env("PATH", self.tools.path());
+        shell.env("KUBECONFIG", self.kubeconfig()).env("HOME", &self.dir);
+        run(shell)
     }
 
     /// Waits until kubectl prints what `wanted` accepts, and returns it.
@@ -271,6 +292,7 @@ impl Lab {
             fw_cfg: None,
             smbios: Vec::new(),
             cloud: None,
+            clock: None,
             forwards: Vec::new(),
             host_service: Some(self.registry_port),
             host_discovery: Some(self.discovery_port),

@@ -14,6 +14,7 @@ pub mod process;
 pub mod qmp;
 pub mod registry;
 mod stall;
+pub mod time;
 pub mod tools;
 pub mod tpm;
 pub mod wait;

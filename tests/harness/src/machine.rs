@@ -21,6 +21,9 @@ const METADATA: &str = "169.254.169.254";
 /// Where a guest finds the discovery endpoint of the host.
 pub const HOST_DISCOVERY: &str = "10.0.2.100:8080";
 
+/// How user-data among [`Blueprint::smbios`] begins; the base64 of the document follows.
+pub const SMBIOS_CONFIG: &str = "io.pratique.config=";
+
 /// What a machine is made of.
 #[derive(Debug, Clone)]
 pub struct Blueprint {
@@ -44,6 +47,8 @@ pub struct Blueprint {
     pub smbios: Vec<String>,
     /// The cloud that the machine is to find itself in, if any.
     pub cloud: Option<Cloud>,
+    /// What its battery clock shows at power-on, as `2020-01-01`; the host's time where none is given.
+    pub clock: Option<&'static str>,
     /// Host ports handed to guest ports.
     pub forwards: Vec<(u16, u16)>,
     /// Loopback port of the host that the guest reaches at [`HOST_SERVICE`].
@@ -125,6 +130,18 @@ impl Blueprint {
         Ok(machine)
     }
 
+    /// The way by which the machine gets its user-data, as it is measured; the image's own where it gets none.
+    pub fn source(&self) -> &'static str {
+        let smbios = self.smbios.iter().any(|text| text.starts_with(SMBIOS_CONFIG));
+        match (&self.fw_cfg, &self.cloud, &self.cidata) {
+            (Some(_), _, _) => "fw_cfg",
+            (None, Some(_), _) => "ec2",
+            (None, None, _) if smbios => "smbios",
+            (None, None, Some(_)) => "nocloud",
+            (None, None, None) => "image",
+        }
+    }
+
     /// The path of the disk overlay.
     pub fn overlay_path(&self) -> PathBuf {
         self.dir.join("disk.qcow2")
@@ -178,6 +195,9 @@ impl Blueprint {
         }
         if let Some(cloud) = &self.cloud {
             arg("-smbios", format!("type=1,manufacturer={}", cloud.vendor.replace(',', ",,")));
+        }
+        if let Some(date) = self.clock {
+            arg("-rtc", format!("base={date}"));
         }
         if self.has_tpm {
             arg("-chardev", format!("socket,id=tpm,path={}", show(tpm)));

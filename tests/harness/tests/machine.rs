@@ -24,6 +24,7 @@ fn firmware_with_an_empty_disk_says_so_and_the_machine_can_be_ended() {
         fw_cfg: None,
         smbios: vec!["with,a,comma".into()],
         cloud: None,
+        clock: None,
         forwards: vec![],
         host_service: None,
         host_discovery: None,

@@ -9,11 +9,11 @@ use crate::pcr::{NK_PCRS, Selection};
 use std::collections::BTreeMap;
 
 const FIXED: Attributes = Attributes::FIXED_TPM.with(Attributes::FIXED_PARENT).with(Attributes::SENSITIVE_DATA_ORIGIN);
-/// Attributes of an attestation key.
+/// Attributes of an attestation key. Its auth value is 32 random bytes, which nobody guesses.
 pub const AK_ATTRIBUTES: Attributes =
-    FIXED.with(Attributes::USER_WITH_AUTH).with(Attributes::RESTRICTED).with(Attributes::SIGN);
-/// Attributes of a node key.
-pub const NK_ATTRIBUTES: Attributes = FIXED.with(Attributes::SIGN);
+    FIXED.with(Attributes::USER_WITH_AUTH).with(Attributes::NO_DA).with(Attributes::RESTRICTED).with(Attributes::SIGN);
+/// Attributes of a node key. It signs by its policy alone; it is certified by its auth value, which is empty.
+pub const NK_ATTRIBUTES: Attributes = FIXED.with(Attributes::NO_DA).with(Attributes::SIGN);
 const EK_LOW: Attributes =
     FIXED.with(Attributes::ADMIN_WITH_POLICY).with(Attributes::RESTRICTED).with(Attributes::DECRYPT);
 const EK_HIGH: Attributes = EK_LOW.with(Attributes::USER_WITH_AUTH);
@@ -69,8 +69,9 @@ pub fn nk_policy(pcrs: &BTreeMap<u8, Digest>) -> Digest {
     Digest::of_parts(&[Digest::ZERO.as_bytes(), &TPM_CC_POLICY_PCR, &selection.to_tpm(), digest.as_bytes()])
 }
 
-/// Attributes of a key that an admin issued: it may sign, and has no policy by which it could leave the TPM again.
-pub const ISSUED_ATTRIBUTES: Attributes = Attributes::USER_WITH_AUTH.with(Attributes::SIGN);
+/// Attributes of a key that an admin issued: it may sign, and has no policy by which it could leave the TPM again. It has no
+/// auth value to guess.
+pub const ISSUED_ATTRIBUTES: Attributes = Attributes::USER_WITH_AUTH.with(Attributes::NO_DA).with(Attributes::SIGN);
 
 /// The key of an issued identity, made outside, with its public point.
 pub fn issued_key(x: Vec<u8>, y: Vec<u8>) -> Public {

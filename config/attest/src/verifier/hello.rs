@@ -324,9 +324,10 @@ impl<'a> Draft<'a> {
 
     fn attestation_key(&mut self, bytes: &[u8]) -> Result<Public, Stop> {
         const CHECK: &str = "AK template";
-        let wanted = template::ak();
+        let mut wanted = template::ak();
         let ak = Public::parse(bytes)
             .map_err(|fault| self.checks.fail(CHECK, Code::AkTemplate, describe(&wanted), fault))?;
+        wanted.attributes = wanted.attributes.no_da_of(ak.attributes);
         let code = if !ak.attributes.has(Attributes::SENSITIVE_DATA_ORIGIN) {
             Code::AkExternal
         } else if !ak.attributes.has(Attributes::FIXED_TPM.with(Attributes::FIXED_PARENT)) {
@@ -352,6 +353,7 @@ impl<'a> Draft<'a> {
         } else {
             Code::NkTemplate
         };
+        wanted.attributes = wanted.attributes.no_da_of(nk.attributes);
         // The policy's value is checked against the quoted registers in phase 2; here it must only be one.
         if nk.auth_policy.len() == wanted.auth_policy.len() {
             wanted.auth_policy.clone_from(&nk.auth_policy);

@@ -50,6 +50,16 @@ fn ak_attributes_are_exact() {
     });
 }
 
+/// What keeps a TPM from locking the keys says nothing about them.
+#[test]
+fn keys_may_lack_no_da() {
+    let (mut world, mut machine) = lab();
+    machine.ak_public.attributes = without(machine.ak_public.attributes, Attributes::NO_DA);
+    machine.nk_public.attributes = without(machine.nk_public.attributes, Attributes::NO_DA);
+    accepted(world.join(&machine));
+    accepted(world.renew(&machine));
+}
+
 #[test]
 fn nk_attributes_are_exact() {
     let cases = [

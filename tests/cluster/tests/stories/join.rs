@@ -1,10 +1,13 @@
 //! From power-on to a running pod, and what the running machines show of themselves.
 
 use crate::world::{World, expect};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use std::time::Duration;
 use tests_harness::cluster::BOOT_LIMIT;
-use tests_harness::machine::{Blueprint, Cloud};
+use tests_harness::machine::{Blueprint, Cloud, SMBIOS_CONFIG};
 use tests_harness::metadata::MetadataService;
+use tests_harness::time::TIME_SERVER;
 use tests_harness::{Error, Result};
 
 /// A pod under emulation: pull, unpack, start.
@@ -134,6 +137,40 @@ pub(crate) fn user_data_from_a_metadata_service(world: &mut World) -> Result<()>
     let shown = cluster.machine_field("worker-ec2", ".status.config.source")?;
     expect(shown == "ec2", &format!("the Machine shows the source {shown:?}"))?;
     cluster.lab.kubectl(&["delete", "node,machine", "worker-ec2", "--timeout=60s"]).map(drop)
+}
+
+/// A machine with a dead battery that gets its user-data by SMBIOS sets its clock by the time server that this names, and joins.
+pub(crate) fn user_data_from_smbios_and_time_from_a_server(world: &mut World) -> Result<()> {
+    let cluster = world.cluster()?;
+    let (mut blueprint, text) = cluster.unregistered("worker-dmi")?;
+    let servers = format!("[network]\nntp = [\"{TIME_SERVER}\"]\n\n[[network.interface]]");
+    let text = text.replacen("[[network.interface]]", &servers, 1);
+    let file = blueprint.dir.join("user-data.toml");
+    std::fs::write(&file, &text).map_err(tests_harness::file_error("cannot write", &file))?;
+    blueprint.cidata = None;
+    blueprint.smbios.push(format!("{SMBIOS_CONFIG}{}", STANDARD.encode(&text)));
+    blueprint.clock = Some("2020-01-01");
+    cluster.lab.register("worker-dmi", &blueprint, &file, "192.168.77.12")?;
+    let server = cluster.lab.time_server()?;
+    let start = jiff::Timestamp::now();
+    let machine = world.guest(&blueprint)?;
+    let cluster = world.cluster()?;
+    cluster.lab.wait_ready("worker-dmi", BOOT_LIMIT)?;
+    drop(server);
+    let console = machine.console_text();
+    let wrong = console.contains("clock set to the image's build time: it was before it");
+    let set =
+        console.lines().find_map(|line| line.split_once("clock set by time servers, from ")?.1.split_once(" to "));
+    let (from, to) = set.ok_or_else(|| Error::Missing(format!("the clock was not set:\n{console}")))?;
+    let moment = |text: &str| text.trim().parse::<jiff::Timestamp>().unwrap_or_default();
+    // It is set after power-on, and what the packets took on their ways leaves it a little off.
+    let right = moment(from) < start && moment(to) >= start && moment(to) <= jiff::Timestamp::now();
+    expect(wrong && right, &format!("powered on at {start}, the clock was set from {from} to {to}:\n{console}"))?;
+    let measured = console.contains("config measured source=smbios");
+    expect(measured, &format!("the console names another source:\n{console}"))?;
+    let shown = cluster.machine_field("worker-dmi", ".status.config.source")?;
+    expect(shown == "smbios", &format!("the Machine shows the source {shown:?}"))?;
+    cluster.lab.kubectl(&["delete", "node,machine", "worker-dmi", "--timeout=60s"]).map(drop)
 }
 
 /// A static join: the admin issues, the machine imports the key into its TPM and is a node, and everybody can see that

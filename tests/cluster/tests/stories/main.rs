@@ -5,6 +5,8 @@
 
 #![allow(clippy::print_stdout, reason = "stories tell their times and what they could not end")]
 
+mod drift;
+mod inventory;
 mod join;
 mod life;
 mod power;
@@ -25,14 +27,17 @@ const STORIES: &[(&str, Story)] = &[
     ("join_from_power_on_to_a_running_pod_with_logs", join::power_on_to_pod),
     ("predicted_registers_equal_the_machines", join::predictions_hold),
     ("images_hold_no_shell_and_no_tpm_reaches_a_container", join::nothing_to_hold_on_to),
+    ("only_admins_add_and_remove_machines_and_nodes", inventory::admins_alone),
     ("join_with_a_cloud_config_from_fw_cfg", join::cloud_config_from_fw_cfg),
     ("join_with_user_data_from_a_metadata_service", join::user_data_from_a_metadata_service),
+    ("join_with_user_data_from_smbios_and_the_time_from_a_server", join::user_data_from_smbios_and_time_from_a_server),
     ("join_by_certificates_that_an_admin_issued", join::issued_certificates),
     ("join_by_discovery", join::by_discovery),
     ("join_without_a_tpm_where_a_rule_says_so", unproven::without_a_tpm),
     ("join_without_a_name_by_a_persons_word", queue::nameless_and_approved),
     ("renew_without_a_lapse", life::renew),
     ("reboot_enrols_anew_under_the_same_name_and_pods_come_back", life::reboot),
+    ("drift_shuts_a_machine_out_until_an_admin_readmits_it", drift::out_and_back),
     ("rotate_the_root_and_think_better_of_it", life::rotate_root),
     ("refuse_a_machine_that_is_not_in_the_inventory", refuse::unknown_ek),
     ("refuse_another_nodes_name", refuse::another_name),
@@ -42,6 +47,7 @@ const STORIES: &[(&str, Story)] = &[
     ("refuse_a_flipped_byte_in_the_uki", refuse::flipped_uki),
     ("refuse_a_flipped_byte_in_the_root", refuse::flipped_root),
     ("power_cut_in_pod_churn_loses_nothing", power::cut_worker),
+    ("power_cut_of_the_master_lets_nodes_go_on", power::cut_master),
     // Last: these change what the whole cluster holds good, and a good machine that renews meanwhile is refused, too.
     ("refuse_a_release_that_no_release_key_signed", refuse::unsigned_release),
     ("refuse_an_image_below_the_minimum_svn", refuse::old_image),

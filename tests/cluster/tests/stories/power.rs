@@ -3,9 +3,14 @@
 use crate::join::pod;
 use crate::world::{World, expect};
 use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 use tests_harness::Result;
 use tests_harness::cluster::BOOT_LIMIT;
 
+/// 60 % of the stories' lifetime of three minutes: for so long a master may be away.
+const AWAY: Duration = Duration::from_secs(108);
+/// For the renewal that follows.
+const RENEWAL_LIMIT: Duration = Duration::from_secs(240);
 /// How many pods come and go before the plug is pulled.
 const CHURN: usize = 4;
 
@@ -22,8 +27,8 @@ pub(crate) fn cut_worker(world: &mut World) -> Result<()> {
     for name in gone {
         cluster.lab.kubectl(&["delete", "pod", name, "--wait=false"])?;
     }
-    cluster.worker.cut_power()?;
-    cluster.worker = cluster.worker_blueprint.start(&cluster.lab.tools)?;
+    let blueprint = cluster.worker_blueprint.clone();
+    cluster.restart_worker(&blueprint)?;
     for name in stay {
         let words = ["get", "pod", name, "-o", "jsonpath={.status.phase} {.status.containerStatuses[0].ready}"];
         cluster.lab.kubectl_until(&words, &format!("{name} to run after the power cut"), BOOT_LIMIT, |text| {
@@ -41,4 +46,40 @@ pub(crate) fn cut_worker(world: &mut World) -> Result<()> {
         cluster.lab.kubectl(&["delete", "pod", name, "--timeout=60s"])?;
     }
     Ok(())
+}
+
+/// The master loses power and comes back: the worker's pod goes on, its certificate is renewed by the same key without another
+/// enrolment, and it is Ready.
+pub(crate) fn cut_master(world: &mut World) -> Result<()> {
+    let cluster = world.cluster()?;
+    cluster.apply("outage", &pod("outage", "worker-1", "echo up; exec /bin/busybox sleep 100000"))?;
+    cluster.pod_phase("outage", "Running")?;
+    let key = cluster.machine_field("worker-1", ".status.nkName")?;
+    let serial = cluster.machine_field("worker-1", ".status.certificate.serial")?;
+    let mark = cluster.worker.mark();
+    let start = Instant::now();
+    cluster.master.cut_power()?;
+    cluster.master = cluster.master_blueprint.start(&cluster.lab.tools)?;
+    let lab = &cluster.lab;
+    lab.kubectl_until(&["get", "--raw", "/readyz"], "the master to be back", BOOT_LIMIT, |text| text == "ok")?;
+    let away = start.elapsed();
+    let renewed = ["get", "machine", "worker-1", "-o", "jsonpath={.status.certificate.serial}"];
+    lab.kubectl_until(&renewed, "a certificate of after the outage", RENEWAL_LIMIT, |text| {
+        !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit()) && text != serial
+    })?;
+    for node in ["worker-1", "master-1"] {
+        lab.wait_ready(node, Duration::from_secs(60))?;
+    }
+    expect(cluster.machine_field("worker-1", ".status.state")? == "Trusted", "the worker is not Trusted")?;
+    let pod = ["get", "pod", "outage", "-o", "jsonpath={.status.containerStatuses[0].restartCount} {.status.phase}"];
+    lab.kubectl_until(&pod, "the pod that ran all the while", BOOT_LIMIT, |text| text == "0 Running")?;
+    lab.kubectl(&["delete", "pod", "outage", "--timeout=60s"])?;
+    if away >= AWAY {
+        println!("the master was away for {} s, which is more than a certificate has to outlive", away.as_secs());
+        return Ok(());
+    }
+    let console = cluster.worker.console_text();
+    let since = console.get(mark..).unwrap_or_default();
+    expect(!since.contains("pratique: enroll"), &format!("the worker enrolled anew: {since}"))?;
+    expect(cluster.machine_field("worker-1", ".status.nkName")? == key, "the worker has another key")
 }

@@ -29,6 +29,7 @@ pub(crate) struct Cluster {
     pub(crate) lab: Lab,
     pub(crate) pin: String,
     pub(crate) master: Machine,
+    pub(crate) master_blueprint: Blueprint,
     pub(crate) worker: Machine,
     pub(crate) worker_blueprint: Blueprint,
     registry: Registry,
@@ -113,7 +114,15 @@ impl World {
         self.guests.push(good.clone());
         lab.wait_ready("worker-1", BOOT_LIMIT)?;
         self.guests.clear();
-        Ok(Cluster { lab, pin, master: running, worker: good, worker_blueprint: worker, registry })
+        Ok(Cluster {
+            lab,
+            pin,
+            master: running,
+            master_blueprint: master,
+            worker: good,
+            worker_blueprint: worker,
+            registry,
+        })
     }
 }
 
@@ -126,6 +135,13 @@ impl Cluster {
         let text = self.lab.worker_user_data(2, &self.pin).replace("worker-2", name);
         self.lab.give_user_data(&mut blueprint, &text)?;
         Ok((blueprint, text))
+    }
+
+    /// Cuts the good worker's power, where it has any, and powers it on as this blueprint says.
+    pub(crate) fn restart_worker(&mut self, blueprint: &Blueprint) -> Result<()> {
+        self.worker.cut_power()?;
+        self.worker = blueprint.start(&self.lab.tools)?;
+        Ok(())
     }
 
     /// A machine's field by a `JSONPath` expression.
