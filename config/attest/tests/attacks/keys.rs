@@ -1,6 +1,6 @@
 //! Keys that are not what they should be, and attestations of something else.
 
-use super::{Anonymous, Outcome, Proven, refused};
+use super::{Anonymous, Outcome, Proven, accepted, lab, refused};
 use config_attest::pcr::{QUOTE_PCRS, Selection};
 use config_attest::testing::{EkKind, SoftMachine, World};
 use config_attest::tpm::{Attested, Attributes, HashAlg, Scheme};
