@@ -13,6 +13,7 @@ mod power;
 mod queue;
 mod refuse;
 mod unproven;
+mod update;
 mod world;
 
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -48,6 +49,7 @@ const STORIES: &[(&str, Story)] = &[
     ("refuse_a_flipped_byte_in_the_root", refuse::flipped_root),
     ("power_cut_in_pod_churn_loses_nothing", power::cut_worker),
     ("power_cut_of_the_master_lets_nodes_go_on", power::cut_master),
+    ("update_to_a_newer_image_that_carries_its_user_data", update::newer_image),
     // Last: these change what the whole cluster holds good, and a good machine that renews meanwhile is refused, too.
     ("refuse_a_release_that_no_release_key_signed", refuse::unsigned_release),
     ("refuse_an_image_below_the_minimum_svn", refuse::old_image),

@@ -3,6 +3,7 @@
 //! The negative control of all of them is the good worker: the same image, the same user-data but for its name and
 //! address, and no attack, and it is Ready.
 
+use crate::update::release_name;
 use crate::world::World;
 use std::fs::OpenOptions;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -55,7 +56,7 @@ pub(crate) fn kernel_argument(world: &mut World) -> Result<()> {
 pub(crate) fn unsigned_release(world: &mut World) -> Result<()> {
     let (blueprint, _) = world.second_worker("unsigned")?;
     let cluster = world.cluster()?;
-    let name = cluster.machine_field("worker-1", ".status.image.id")?;
+    let name = release_name(&cluster.lab.images.join("worker.release.json"))?;
     let good = cluster.lab.kubectl(&["get", "imagerelease", &name, "-o", "json"])?;
     let mut forged: serde_json::Value = serde_json::from_str(&good).unwrap_or_default();
     forged["spec"]["signatures"] = serde_json::json!([]);
