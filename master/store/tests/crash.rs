@@ -70,12 +70,12 @@ fn run_and_kill(folder: &Path, life: Duration) -> BTreeMap<String, (u64, u64)> {
         }
         acknowledged
     });
-    let begun = begins.recv_timeout(LIMIT);
+    let first = begins.recv_timeout(LIMIT);
     // The moment of the kill, which each round has another of.
     std::thread::sleep(life);
     child.kill().unwrap();
     child.wait().unwrap();
-    begun.expect("the child writes");
+    first.expect("the child writes");
     reading.join().unwrap()
 }
 
