@@ -150,6 +150,7 @@ fn a_register_changed_behind_the_log_is_refused() {
     for pcr in [0, 2, 4, 7, 9, 11, 12, 13, 14, 15] {
         let code = match pcr {
             12 => Code::OutsideArguments,
+            13 => Code::ConfigEvent,
             // Nothing is measured there, so that the log has no event of it to begin with.
             14 | 15 => Code::EventLogTruncated,
             _ => Code::EventLogReplay,
