@@ -182,6 +182,20 @@ fn a_machine_that_went_between_the_steps_is_not_approved() {
     });
 }
 
+#[test]
+fn an_ek_that_went_to_another_machine_between_the_steps_is_not_its_machines() {
+    refused(Anonymous, Code::EkBoundElsewhere, |world, machine| {
+        machine.claims.name.clear();
+        world.machine("worker-2", "192.168.77.12", config_attest::testing::EkKind::P256);
+        let hello = machine.hello();
+        let challenge = world.challenge(&hello.0)?;
+        let evidence = machine.evidence(config_attest::Purpose::Join, &hello, &challenge, &world.channel);
+        let hashes = std::mem::take(&mut world.object("worker-1").spec.ek.hashes);
+        world.object("worker-2").spec.ek.hashes = hashes;
+        world.verify(&challenge, &evidence)
+    });
+}
+
 /// A world in which an issuer is enough and names choose.
 fn by_issuer() -> (World, SoftMachine) {
     let (mut world, machine) = lab();
