@@ -186,7 +186,7 @@ fn a_machine_that_went_between_the_steps_is_not_approved() {
 fn an_ek_that_went_to_another_machine_between_the_steps_is_not_its_machines() {
     refused(Anonymous, Code::EkBoundElsewhere, |world, machine| {
         machine.claims.name.clear();
-        world.machine("worker-2", "192.168.77.12", config_attest::testing::EkKind::P256);
+        world.machine("worker-2", "192.168.77.12", EkKind::P256);
         let hello = machine.hello();
         let challenge = world.challenge(&hello.0)?;
         let evidence = machine.evidence(config_attest::Purpose::Join, &hello, &challenge, &world.channel);
