@@ -185,9 +185,9 @@ fn replayed(said: &Said<'_>, checks: &mut Checks) -> Option<EventLog> {
     let bank = log.replay();
     let mut good = true;
     for pcr in QUOTE_PCRS.iter().copied() {
-        let wanted = if pcr == CONFIG_PCR { Digest::ZERO } else { said.pcr(pcr) };
-        let found = bank.get(pcr);
-        let code = if facts::ends_early(&log, pcr) { Code::EventLogTruncated } else { Code::EventLogReplay };
+        let inits = pcr == CONFIG_PCR;
+        let (wanted, found) = (if inits { Digest::ZERO } else { said.pcr(pcr) }, bank.get(pcr));
+        let code = if !inits && facts::ends_early(&log, pcr) { Code::EventLogTruncated } else { Code::EventLogReplay };
         good &= checks.test(&format!("event log: PCR {pcr}"), code, wanted == found, wanted, found);
     }
     good.then_some(log)
