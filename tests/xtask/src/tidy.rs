@@ -15,6 +15,10 @@ const UNSAFE_ROOM: &str = "agent/sys";
 /// What `config` must not know: it does no I/O, reads no clock and runs in no runtime.
 const NOT_IN_CONFIG: &[&str] =
     &["std::fs", "TcpStream", "UdpSocket", "std::process", "std::env::", "SystemTime::now", "Instant::now", "tokio::"];
+/// The file that says which test enforces which promise.
+const PROMISES: &str = "tests/PROMISES.md";
+/// Bytes of README at most: it is the door, and the guides lie beside their rooms.
+const LONGEST_README: usize = 12 << 10;
 /// Where a policy is called by its name, tests aside: the table of them, their own files, and the rule that a bootstrap chooses.
 const POLICIES: &[&str] = &["config/kube/src/policy.rs", "master/attest/src/policy/", "master/admin/src/bootstrap/"];
 const RUNTIMES: &[&str] = &["tokio", "nix", "hyper", "rustls", "tss-esapi"];
@@ -46,7 +50,9 @@ pub(crate) fn tidy() -> Outcome {
     for (file, text) in &texts {
         source(&file.display().to_string(), text, &mut faults);
     }
-    promises(&std::fs::read_to_string(root.join("README.md")).unwrap_or_default(), &texts, &mut faults);
+    let read = |file: &str| std::fs::read_to_string(root.join(file)).unwrap_or_default();
+    door(&read("README.md"), &mut faults);
+    promises(&read(PROMISES), &texts, &mut faults);
     if faults.is_empty() {
         println!("tidy: {} rooms, {} files, no fault", rooms.len(), texts.len());
         return Ok(());
@@ -201,10 +207,17 @@ fn names_policy(code: &str) -> bool {
     code.split("PolicyName::").skip(1).any(|rest| !other(rest))
 }
 
-/// Every promise in README's table names tests that exist.
-fn promises(readme: &str, texts: &BTreeMap<PathBuf, String>, faults: &mut Vec<String>) {
+/// README stays short.
+fn door(readme: &str, faults: &mut Vec<String>) {
+    if readme.is_empty() || readme.len() > LONGEST_README {
+        faults.push(format!("README.md: {} bytes; 1 to {LONGEST_README}, and the rest beside its room", readme.len()));
+    }
+}
+
+/// Every promise of the table names tests that exist.
+fn promises(document: &str, texts: &BTreeMap<PathBuf, String>, faults: &mut Vec<String>) {
     let mut inside = false;
-    for line in readme.lines() {
+    for line in document.lines() {
         if line.starts_with('#') {
             inside = line.to_lowercase().contains("promises");
         }
@@ -218,11 +231,11 @@ fn promises(readme: &str, texts: &BTreeMap<PathBuf, String>, faults: &mut Vec<St
         }
         let named: Vec<&str> = line.rsplit('|').nth(1).unwrap_or_default().split('`').skip(1).step_by(2).collect();
         if named.is_empty() {
-            faults.push(format!("README.md: a promise names no test: {line}"));
+            faults.push(format!("{PROMISES}: a promise names no test: {line}"));
         }
         for test in named {
             if !exists(test, texts) {
-                faults.push(format!("README.md: no test `{test}` for the promise: {line}"));
+                faults.push(format!("{PROMISES}: no test `{test}` for the promise: {line}"));
             }
         }
     }
@@ -322,6 +335,16 @@ mod tests {
         assert_eq!(faults_of("`agent/init::grows`"), 0);
         assert_eq!(faults_of("`agent/init::shrinks`"), 1);
         assert_eq!(faults_of("none"), 1);
+    }
+
+    #[test]
+    fn a_long_readme_is_a_fault() {
+        let faults_of = |bytes: usize| {
+            let mut faults = Vec::new();
+            door(&"x".repeat(bytes), &mut faults);
+            faults.len()
+        };
+        assert_eq!([0, 1, LONGEST_README, LONGEST_README + 1].map(faults_of), [1, 0, 0, 1]);
     }
 
     #[test]
