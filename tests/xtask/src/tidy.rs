@@ -10,6 +10,11 @@ const LONGEST_FILE: usize = 700;
 /// What may stand at the top of the repository.
 const TOP: &[&str] =
     &["Cargo.toml", "Cargo.lock", "LICENSE", "README.md", "agent", "config", "image", "master", "target", "tests"];
+/// Rooms that few may depend on, and who: the rest speaks to the API by `master/client`. Tests of a room may.
+const DOORS: &[(&str, &[&str])] = &[
+    ("master/api", &["master/attest", "master/daemon"]),
+    ("master/store", &["master/api", "master/attest", "master/bootstrap", "master/daemon"]),
+];
 /// The one room that may say `unsafe`.
 const UNSAFE_ROOM: &str = "agent/sys";
 /// What `config` must not know: it does no I/O, reads no clock and runs in no runtime.
@@ -131,6 +136,11 @@ fn edges(room: &Room, rooms: &[Room], faults: &mut Vec<String>) {
                     "{}: depends on {}; the allowed edges are config <- {{agent, master, image}} <- tests",
                     room.address, other.address
                 ));
+            }
+        }
+        for (door, may) in DOORS {
+            if *dependency == door.replace('/', "-") && from != "tests" && !may.contains(&room.address.as_str()) {
+                faults.push(format!("{}: depends on {door}, which only {} may", room.address, may.join(", ")));
             }
         }
         if from == "config" && RUNTIMES.contains(&dependency.as_str()) {
@@ -286,6 +296,14 @@ mod tests {
         assert_eq!(two_rooms("config/a", "agent/b").len(), 1);
         assert!(two_rooms("agent/a", "config/b").is_empty());
         assert!(two_rooms("tests/a", "master/b").is_empty());
+    }
+
+    #[test]
+    fn controllers_reach_the_api_by_the_client_alone() {
+        assert_eq!(two_rooms("master/control", "master/api").len(), 1);
+        assert_eq!(two_rooms("master/schedule", "master/store").len(), 1);
+        assert!(two_rooms("master/control", "master/client").is_empty());
+        assert!(two_rooms("master/daemon", "master/api").is_empty());
     }
 
     #[test]
