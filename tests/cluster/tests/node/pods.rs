@@ -203,6 +203,13 @@ async fn a_pod_runs_is_ready_and_goes_with_its_grace() {
 
     let status = cluster.reaches("web", "/phase", json!("Running")).await;
     assert_eq!(status["hostIP"], "127.0.0.1");
+    // The Node was made without labels: its kubelet adds those that charts choose by.
+    let labels = cluster.admin.get::<Node>(None, NODE).await.unwrap().metadata.labels.unwrap_or_default();
+    for (label, value) in ["", "beta."].into_iter().flat_map(|prefix| {
+        [(format!("{prefix}kubernetes.io/os"), "linux"), (format!("{prefix}kubernetes.io/arch"), "amd64")]
+    }) {
+        assert_eq!(labels.get(&label).map(String::as_str), Some(value), "{label}");
+    }
     assert_eq!(status["initContainerStatuses"][0]["state"]["terminated"]["reason"], "Completed");
     assert_eq!(status["containerStatuses"][0]["ready"], true);
     for condition in status["conditions"].as_array().unwrap() {
