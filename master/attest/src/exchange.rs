@@ -98,6 +98,7 @@ impl Desk {
         ring: Ring,
         journal: Arc<Journal>,
     ) -> Self {
+        let limits = Limits { total: terms.exchanges, ..Limits::default() };
         Self {
             cluster: terms.cluster.clone(),
             api_names: terms.api_names.clone(),
@@ -113,8 +114,8 @@ impl Desk {
             journal,
             exchanges: Exchanges::default(),
             release_keys: terms.release_keys.iter().map(|key| key.name().to_owned()).collect(),
-            sessions: Mutex::new(Sessions::new(Limits::default())),
-            unproven: Mutex::new(Sessions::new(Limits::default())),
+            sessions: Mutex::new(Sessions::new(limits)),
+            unproven: Mutex::new(Sessions::new(limits)),
             opened: Instant::now(),
             strangers: Mutex::new(Limiter::new(EACH, ALL, Instant::now())),
             nodes: Mutex::new(Limiter::new(EACH, ALL, Instant::now())),

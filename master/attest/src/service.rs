@@ -49,6 +49,8 @@ pub struct Terms {
     pub server_spki: Digest,
     /// How the cluster becomes the admin's.
     pub bootstrap: Bootstrap,
+    /// Joins that may be half done at once, and as many renewals.
+    pub exchanges: usize,
     /// The log of verdicts.
     pub log: Arc<VerdictLog>,
 }

@@ -259,6 +259,7 @@ fn terms(
             name: settings.name.clone().unwrap_or_default(),
             addresses: settings.addresses.clone(),
         },
+        exchanges: usize::try_from(cluster.api.limits.exchanges).unwrap_or(usize::MAX),
         log,
     })
 }

@@ -11,6 +11,7 @@ mod host;
 mod master;
 mod mutants;
 mod python;
+mod soak;
 mod steps;
 mod suite;
 mod test;
@@ -33,7 +34,8 @@ usage: cargo xtask COMMAND
   check FILE…            check TOML documents
   bench image|join|api   measure, and print the figures that README quotes (api --only NAME: objects watch watchers
                          collection crowd)
-  soak [--minutes N]     concurrent clients and kills of a master, over and over; what they saw must have an order
+  soak [WHAT]            look for new cases: histories (concurrent clients and kills of a master), properties, fuzz
+                         (--minutes N, --seed N)
   mutants [WORD…]        blind the verifier at each of its checks; the attacks must notice
   tidy                   check the architecture
 ";
@@ -54,7 +56,7 @@ fn main() -> ExitCode {
         "master" => master::run(rest),
         "check" => master::check(rest),
         "bench" => bench::bench(rest),
-        "soak" => bench::soak(rest),
+        "soak" => soak::soak(rest),
         "mutants" => mutants::mutants(rest),
         "tidy" => tidy::tidy(),
         "help" | "--help" | "-h" => {
