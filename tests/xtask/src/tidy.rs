@@ -20,8 +20,8 @@ const UNSAFE_ROOM: &str = "agent/sys";
 /// What `config` must not know: it does no I/O, reads no clock and runs in no runtime.
 const NOT_IN_CONFIG: &[&str] =
     &["std::fs", "TcpStream", "UdpSocket", "std::process", "std::env::", "SystemTime::now", "Instant::now", "tokio::"];
-/// The file that says which test enforces which promise.
-const PROMISES: &str = "tests/PROMISES.md";
+/// The files whose tables say which test enforces which promise.
+const PROMISES: [&str; 2] = ["tests/PROMISES.md", "config/attest/SECURITY.md"];
 /// Bytes of README at most: it is the door, and the guides lie beside their rooms.
 const LONGEST_README: usize = 12 << 10;
 /// Where a policy is called by its name, tests aside: the table of them, their own files, and the rule that a bootstrap chooses.
@@ -57,7 +57,9 @@ pub(crate) fn tidy() -> Outcome {
     }
     let read = |file: &str| std::fs::read_to_string(root.join(file)).unwrap_or_default();
     door(&read("README.md"), &mut faults);
-    promises(&read(PROMISES), &texts, &mut faults);
+    for file in PROMISES {
+        promises(file, &read(file), &texts, &mut faults);
+    }
     if faults.is_empty() {
         println!("tidy: {} rooms, {} files, no fault", rooms.len(), texts.len());
         return Ok(());
@@ -224,29 +226,24 @@ fn door(readme: &str, faults: &mut Vec<String>) {
     }
 }
 
-/// Every promise of the table names tests that exist.
-fn promises(document: &str, texts: &BTreeMap<PathBuf, String>, faults: &mut Vec<String>) {
+/// Every row of a table whose second column is `test` names tests that exist.
+fn promises(file: &str, document: &str, texts: &BTreeMap<PathBuf, String>, faults: &mut Vec<String>) {
     let mut inside = false;
     for line in document.lines() {
-        if line.starts_with('#') {
-            inside = line.to_lowercase().contains("promises");
-        }
-        if !inside
-            || !line.starts_with('|')
-            || line.starts_with("|--")
-            || line.starts_with("| promise")
-            || line.starts_with("| ---")
-        {
-            continue;
-        }
-        let named: Vec<&str> = line.rsplit('|').nth(1).unwrap_or_default().split('`').skip(1).step_by(2).collect();
-        if named.is_empty() {
-            faults.push(format!("{PROMISES}: a promise names no test: {line}"));
-        }
-        for test in named {
-            if !exists(test, texts) {
-                faults.push(format!("{PROMISES}: no test `{test}` for the promise: {line}"));
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        match cells.as_slice() {
+            ["", _, second, ""] if second.starts_with("test") => inside = true,
+            ["", _, rule, ""] if rule.starts_with("--") => {}
+            ["", _, tests, ""] if inside => {
+                let named: Vec<&str> = tests.split('`').skip(1).step_by(2).collect();
+                if named.is_empty() {
+                    faults.push(format!("{file}: a promise names no test: {line}"));
+                }
+                for test in named.iter().filter(|test| !exists(test, texts)) {
+                    faults.push(format!("{file}: no test `{test}` for the promise: {line}"));
+                }
             }
+            _ => inside = false,
         }
     }
 }
@@ -344,10 +341,12 @@ mod tests {
     #[test]
     fn a_promise_must_name_a_test_that_exists() {
         let texts = BTreeMap::from([(PathBuf::from("agent/init/src/gpt.rs"), "fn grows() {}".to_owned())]);
-        let table = |test: &str| format!("## Promises\n| promise | test |\n|---|---|\n| it grows | {test} |\n");
+        let table = |test: &str| {
+            format!("| promise | test |\n|---|---|\n| it grows | {test} |\n\n| a | b |\n|---|---|\n| c | d |\n")
+        };
         let faults_of = |test: &str| {
             let mut faults = Vec::new();
-            promises(&table(test), &texts, &mut faults);
+            promises("a.md", &table(test), &texts, &mut faults);
             faults.len()
         };
         assert_eq!(faults_of("`agent/init::grows`"), 0);
