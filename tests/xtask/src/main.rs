@@ -1,4 +1,4 @@
-//! The only automation: `cargo xtask up | down | status | test | image | tools | master | bench | soak | mutants | tidy`.
+//! The only automation: `cargo xtask up | down | status | test | image | tools | master | bench | soak | mutants | tidy | map`.
 //!
 //! It compiles in seconds and needs no system library; everything heavy is a program that it builds and runs.
 //! Every command prints its steps with their times, and a failure says what failed, where the log is and what to do.
@@ -8,6 +8,7 @@
 mod bench;
 mod build;
 mod host;
+mod map;
 mod master;
 mod mutants;
 mod python;
@@ -38,6 +39,7 @@ usage: cargo xtask COMMAND
                          (--minutes N, --seed N)
   mutants [WORD…]        blind the verifier at each of its checks; the attacks must notice
   tidy                   check the architecture
+  map                    show the rooms, what depends on what, and circles of files
 ";
 
 fn main() -> ExitCode {
@@ -59,6 +61,7 @@ fn main() -> ExitCode {
         "soak" => soak::soak(rest),
         "mutants" => mutants::mutants(rest),
         "tidy" => tidy::tidy(),
+        "map" => map::map(),
         "help" | "--help" | "-h" => {
             print!("{USAGE}");
             Ok(())

@@ -30,10 +30,10 @@ const RUNTIMES: &[&str] = &["tokio", "nix", "hyper", "rustls", "tss-esapi"];
 
 /// One crate: its folder and the workspace crates and libraries it depends on.
 #[derive(Debug, Default)]
-struct Room {
-    address: String,
-    name: String,
-    dependencies: Vec<String>,
+pub(crate) struct Room {
+    pub(crate) address: String,
+    pub(crate) name: String,
+    pub(crate) dependencies: Vec<String>,
     tests_depend_on: Vec<String>,
 }
 
@@ -82,7 +82,7 @@ fn top_level(root: &Path, faults: &mut Vec<String>) {
     }
 }
 
-fn rooms(root: &Path, faults: &mut Vec<String>) -> Vec<Room> {
+pub(crate) fn rooms(root: &Path, faults: &mut Vec<String>) -> Vec<Room> {
     let text = std::fs::read_to_string(root.join("Cargo.toml")).unwrap_or_default();
     let members = text
         .split_once("members = [")
