@@ -85,12 +85,12 @@ impl Cluster {
 
 /// Asks until the answer is there.
 async fn eventually<'a, T>(what: &str, mut ask: impl FnMut() -> BoxFuture<'a, Option<T>>) -> T {
-    let limit = Instant::now() + Duration::from_secs(30);
+    let limit = Instant::now() + Duration::from_secs(120);
     loop {
         if let Some(answer) = ask().await {
             return answer;
         }
-        assert!(Instant::now() < limit, "not within 30 s: {what}");
+        assert!(Instant::now() < limit, "not within 120 s: {what}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

@@ -13,7 +13,7 @@ use tests_harness::tools::Tools;
 use tests_harness::wait::eventually;
 
 const CLUSTER: &str = "version = 1\nkind = \"cluster\"\n\n[cluster]\nname = \"processes\"\n";
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// A master's folder and port.
 struct Site {

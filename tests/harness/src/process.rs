@@ -65,12 +65,9 @@ impl Owned {
     pub fn kill(&self) -> Result<()> {
         self.signal(Signal::SIGKILL);
         let what = format!("{} (pid {}) to end", self.program, self.pid);
-        eventually(
-            &what,
-            Duration::from_secs(20),
-            "it may be stuck in the kernel",
-            || Ok((!self.alive()).then_some(())),
-        )
+        eventually(&what, Duration::from_secs(120), "it may be stuck in the kernel", || {
+            Ok((!self.alive()).then_some(()))
+        })
     }
 
     fn signal(&self, signal: Signal) {
@@ -125,14 +122,13 @@ mod tests {
 
     #[test]
     fn a_started_process_is_alive_until_it_is_stopped() {
-        let log = std::env::temp_dir().join(format!("harness-process-{}", std::process::id()));
+        let dir = tempfile::tempdir().unwrap();
         let mut command = Command::new("sleep");
         command.arg("1000");
-        let process = Owned::start(command, &log).unwrap();
+        let process = Owned::start(command, &dir.path().join("log")).unwrap();
         assert!(process.alive());
         process.stop(Duration::from_secs(5)).unwrap();
         assert!(!process.alive());
-        std::fs::remove_file(log).unwrap();
     }
 
     #[test]

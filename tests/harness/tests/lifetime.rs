@@ -4,7 +4,6 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use tests_harness::lifetime::Lifetime;
@@ -15,51 +14,51 @@ use tests_harness::wait::eventually;
 const ENDS: &str = "HARNESS_LIFETIME_ENDS";
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A child, a grandchild, and two that left their parent and its session, as a daemon does.
-const FAMILY: &str = "sleep 5000 & setsid sh -c 'sleep 5000 & exec sleep 5000' & wait";
+/// A child, a grandchild, and two that left their parent and its session, as a daemon does. Argument: how long they sleep.
+const FAMILY: &str = "sleep $0 & setsid sh -c 'sleep $0 & exec sleep $0' $0 & wait";
 /// Of them, those that sleep.
 const SLEEPERS: usize = 3;
+/// As containers are: in namespaces of their own, and without the test's environment.
+const CONTAINED: &str = "unshare --mount --pid --fork --kill-child sh -c 'env -i sleep $0 & wait' $0 & ";
 
 /// Not a test of its own: the process that is ended. It starts a family, tells that it is whole, and ends as it is told.
 #[test]
 fn child_starts_a_family() {
-    let Ok(way) = std::env::var(ENDS) else { return };
+    let Ok(told) = std::env::var(ENDS) else { return };
+    let (way, seconds) = told.split_once(' ').unwrap();
     let dir = tempfile::tempdir().unwrap();
+    let contained = nix::unistd::geteuid().is_root();
     let mut command = Command::new("sh");
-    command.args(["-c", FAMILY]);
+    command.arg("-c").arg(if contained { [CONTAINED, FAMILY].concat() } else { FAMILY.to_owned() }).arg(seconds);
     let _family = Owned::start(command, &dir.path().join("log")).unwrap();
-    let whole = || Ok((sleepers(&way) == SLEEPERS).then_some(()));
+    let whole = || Ok((sleepers(seconds).len() == SLEEPERS + usize::from(contained)).then_some(()));
     eventually("the family", LIMIT, "", whole).unwrap();
     eprintln!("ready");
-    match way.as_str() {
+    match way {
         "panic" => panic!("as a failed test does"),
         "wait" => std::thread::sleep(LIMIT),
         _ => {}
     }
 }
 
-/// Processes that inherited a variable from the test process of the test.
-fn of(way: &str) -> Vec<i32> {
-    let entry = format!("{ENDS}={way}");
+/// Processes that sleep for so long.
+fn sleepers(seconds: &str) -> Vec<i32> {
+    let line = format!("sleep\0{seconds}\0");
     let all = std::fs::read_dir("/proc").unwrap().flatten();
     all.filter_map(|process| {
-        let environment = std::fs::read(Path::new(&process.path()).join("environ")).ok()?;
-        let holds = environment.split(|byte| *byte == 0).any(|one| one == entry.as_bytes());
-        holds.then(|| process.file_name().to_str()?.parse().ok())?
+        let same = std::fs::read(process.path().join("cmdline")).is_ok_and(|own| own == line.as_bytes());
+        same.then(|| process.file_name().to_str()?.parse().ok())?
     })
     .collect()
 }
 
-fn sleepers(way: &str) -> usize {
-    let line = |pid: i32| std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    of(way).into_iter().filter(|pid| line(*pid) == b"sleep\x005000\x00").count()
-}
-
 /// Ends a test process in one way, and looks for what it leaves.
 fn nothing_is_left(way: &str) {
+    // Nobody else sleeps for so long.
+    let seconds = format!("{}.{}", 5000 + way.len(), std::process::id());
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child_starts_a_family", "--nocapture"])
-        .env(ENDS, way)
+        .env(ENDS, format!("{way} {seconds}"))
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
@@ -67,16 +66,16 @@ fn nothing_is_left(way: &str) {
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     assert!(lines.by_ref().map_while(Result::ok).any(|line| line == "ready"));
     if way == "wait" {
-        assert_eq!(sleepers(way), SLEEPERS);
+        assert!(sleepers(&seconds).len() >= SLEEPERS);
         child.kill().unwrap();
         assert_eq!(child.wait().unwrap().signal(), Some(9));
     } else {
         drop(lines);
         assert_eq!(child.wait().unwrap().success(), way == "end");
     }
-    let gone = eventually("nothing to be left", LIMIT, "", || Ok(of(way).is_empty().then_some(())));
+    let gone = eventually("nothing to be left", LIMIT, "", || Ok(sleepers(&seconds).is_empty().then_some(())));
     if gone.is_err() {
-        let left = of(way);
+        let left = sleepers(&seconds);
         for pid in &left {
             nix::sys::signal::kill(nix::unistd::Pid::from_raw(*pid), nix::sys::signal::Signal::SIGKILL).ok();
         }

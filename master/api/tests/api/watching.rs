@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 async fn next(watcher: &mut Watcher<ConfigMap>) -> (&'static str, String) {
     let event = tokio::time::timeout(PATIENCE, watcher.next()).await.expect("an event comes").unwrap().unwrap();

@@ -14,7 +14,7 @@ use tests_harness::process::Owned;
 use tests_harness::wait::eventually;
 use tokio::sync::mpsc::unbounded_channel;
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(180);
 
 /// The endpoint as a process, on a port that stays over restarts.
 struct Endpoint {

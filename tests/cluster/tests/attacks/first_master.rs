@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 use tests_harness::process::Owned;
 
 /// Time for the master to come up.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(180);
 
 /// A machine with its files, and the master process on it.
 pub(crate) struct FirstMaster {

@@ -25,7 +25,7 @@ pub(crate) const CONFIG: &[u8] = b"version = 1\n";
 /// Extended key usage of EK certificates.
 pub(crate) const EK_USAGE: &[u64] = &[2, 23, 133, 8, 1];
 /// Time for what the master does in the background.
-pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const LIMIT: Duration = Duration::from_secs(180);
 
 /// A hello with the requests that its evidence must carry.
 pub(crate) type Greeting = (Hello, Vec<u8>, Vec<u8>);

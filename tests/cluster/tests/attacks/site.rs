@@ -20,7 +20,7 @@ use tests_harness::process::Owned;
 use tests_harness::wait::eventually;
 
 /// Time for the master to come up or go down.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(180);
 
 /// A master.
 pub(crate) struct Site {

@@ -13,7 +13,7 @@ use tests_harness::oci;
 use tests_harness::tools::Tools;
 
 pub(crate) const IMAGE: &str = "registry.example/busybox:1";
-pub(crate) const LIMIT: Duration = Duration::from_secs(90);
+pub(crate) const LIMIT: Duration = Duration::from_secs(300);
 
 /// A registry, a containerd and a folder for both.
 pub(crate) struct Site {
