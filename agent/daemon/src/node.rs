@@ -128,6 +128,7 @@ fn config(
         data: arguments.kubelet_data.clone(),
         logs: arguments.pod_logs.clone(),
         max_pods: machine.node.max_pods,
+        privileged: machine.node.privileged,
         reserved_memory: natural(reserved.memory.ceil_units()),
         reserved_cpu_millis: natural(reserved.cpu.ceil_milli()),
         os_image: image.os_image(),

@@ -15,7 +15,7 @@ use crate::probes::Probes;
 use crate::status::{Refusal, base, recover, status};
 use crate::tokens::Tokens;
 use crate::{cleanup, env, support, volumes};
-use agent_runtime::{Container as Seen, Error, ErrorClass, Kind, PodRef, PullPolicy, Reference};
+use agent_runtime::{Container as Seen, Error, ErrorClass, Kind, PodRef, PullPolicy, Reference, withheld};
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod, PodStatus};
 use jiff::Timestamp;
 use serde::de::DeserializeOwned;
@@ -152,14 +152,22 @@ impl Worker {
         Next::Wait(Some(later(Timestamp::now(), RETRY)))
     }
 
-    /// Decides once for each version whether this node can run the pod; what runs already is not refused.
+    /// Decides once for each version whether this node can run the pod; what runs already is not refused, and a pod that was
+    /// told to have failed stays so.
     fn refuse(&mut self, pod: &Pod, seen: &[Seen]) {
-        let refusal =
-            if seen.is_empty() { support::refusal(pod).or_else(|| self.shared.too_many(&self.pod)) } else { None };
+        if self.refused.as_ref().is_some_and(|refused| refused.lasting) {
+            return;
+        }
+        let refusal = if seen.is_empty() { self.refusal(pod) } else { None };
         if let Some(refusal) = refusal.as_ref().filter(|refusal| self.refused.as_ref() != Some(refusal)) {
-            self.shared.events.warning(pod, "FailedCreatePodSandBox", refusal.message.clone());
+            let reason = if refusal.lasting { refusal.reason } else { "FailedCreatePodSandBox" };
+            self.shared.events.warning(pod, reason, refusal.message.clone());
         }
         self.refused = refusal;
+    }
+
+    fn refusal(&self, pod: &Pod) -> Option<Refusal> {
+        support::refusal(pod, self.shared.config.privileged).or_else(|| self.shared.too_many(&self.pod))
     }
 
     /// Writes the status where it differs from what was written last; returns what is written now.
@@ -338,6 +346,11 @@ impl Worker {
         let volumes = self.volumes.clone().unwrap_or_default();
         let spec =
             launch::prepare(&self.shared.config, attempt, &sources, &volumes, self.shared.memory).map_err(config)?;
+        let withheld = withheld(&spec.capabilities.add);
+        if !spec.privileged && !withheld.is_empty() {
+            let text = format!("container {}: ALL does not include {}", attempt.container.name, withheld.join(", "));
+            self.shared.events.normal(attempt.pod, "CapabilitiesNarrowed", text);
+        }
         let _turn = self.shared.turns.acquire().await;
         self.shared.runtime.start(&spec).await
     }

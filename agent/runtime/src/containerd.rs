@@ -4,6 +4,7 @@
 //! task has ended, its end is written to the labels and the task is deleted, which ends its shim; the
 //! container stays as the record of the attempt until it is removed.
 
+use crate::confine::paths;
 use crate::connection::{channel, failed, is_absent, request, settled, unlimited};
 use crate::exec;
 use crate::images::{Images, Ready, SNAPSHOTTER};
@@ -34,7 +35,7 @@ use containerd_client::types::v1::{Process, Status as TaskStatus};
 use jiff::Timestamp;
 use prost_types::{Any, FieldMask};
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::sync::broadcast;
 
@@ -169,13 +170,19 @@ impl Containerd {
         let wish = Wish { user: spec.user, group: spec.group };
         let accounts = tokio::task::spawn_blocking(move || Accounts::read(&mounts)).await.unwrap_or_default();
         let identity = accounts.identity(ready.defaults.user.as_deref().unwrap_or_default(), wish)?;
-        let document = runtime_spec(spec, &stored.id, &ready.defaults, &identity, self.host)?.to_string();
+        let document = runtime_spec(spec, &stored.id, &ready.defaults, &identity, &self.host_for(spec))?.to_string();
         let spec_any = Any { type_url: SPEC_TYPE.to_owned(), value: document.into_bytes() };
         let update = UpdateContainerRequest {
             container: Some(Stored { spec: Some(spec_any), ..stored }),
             update_mask: Some(FieldMask { paths: vec!["spec".to_owned()] }),
         };
         self.containers().update(request(update)).await.map(drop).map_err(fail())
+    }
+
+    /// The machine as it is now: devices come and go.
+    fn host_for(&self, spec: &ContainerSpec) -> Host {
+        let devices = if spec.privileged { paths::devices(Path::new("/dev"), &self.host.tpms) } else { Vec::new() };
+        Host { devices, ..self.host.clone() }
     }
 
     async fn prepare(&self, id: &str, parent: &str) -> Result<Vec<Mount>, Status> {
@@ -418,7 +425,7 @@ pub(crate) fn instant(time: prost_types::Timestamp) -> Option<Timestamp> {
 impl Host {
     /// Looks at the machine.
     fn probe() -> Self {
-        let unified_cgroups = std::path::Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
+        let unified_cgroups = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let capabilities = read("/proc/self/status")
             .lines()
@@ -426,7 +433,9 @@ impl Host {
             .unwrap_or_default();
         let may_lower = capabilities & (1 << CAP_SYS_RESOURCE) != 0;
         let own = read("/proc/self/oom_score_adj").trim().parse().unwrap_or(0);
-        Self { unified_cgroups, capabilities, lowest_oom_score: (!may_lower).then_some(own) }
+        let lowest_oom_score = (!may_lower).then_some(own);
+        let tpms = paths::Tpms::find(Path::new("/sys"));
+        Self { unified_cgroups, capabilities, lowest_oom_score, tpms, devices: Vec::new() }
     }
 }
 

@@ -27,6 +27,7 @@ mod registry;
 mod spec;
 mod users;
 
+pub use confine::capabilities::{capability_fault, withheld};
 pub use containerd::{Containerd, Options};
 pub use log::rotated;
 pub use model::{

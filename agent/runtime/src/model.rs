@@ -97,13 +97,13 @@ pub struct Confinement {
     pub no_new_privileges: bool,
 }
 
-/// Which system calls a container may make.
+/// Which system calls a container may make. Neither list has those by which a container could act on the machine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Seccomp {
-    /// All but those by which a container could act on the machine.
+    /// What programs need, and what the container's capabilities allow.
     #[default]
-    Filtered,
-    /// All.
+    RuntimeDefault,
+    /// All down to the floor.
     Unconfined,
 }
 
@@ -149,6 +149,9 @@ pub struct ContainerSpec {
     pub capabilities: Capabilities,
     /// What it may not do.
     pub confinement: Confinement,
+    /// All capabilities, no filter of system calls, and the machine's devices but its TPM. Whether the machine's
+    /// configuration allows that, the caller knows.
+    pub privileged: bool,
     /// System call filter.
     pub seccomp: Seccomp,
     /// Limits.

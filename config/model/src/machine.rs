@@ -94,6 +94,8 @@ pub struct NodeSettings {
     pub reserved: Reserved,
     /// What of the machine's own files pods may mount; none where none is listed.
     pub host_paths: Vec<HostPath>,
+    /// Whether containers may be privileged, and so root of the machine; not, where nothing is said.
+    pub privileged: bool,
 }
 
 /// Resources kept for the system.
@@ -265,6 +267,7 @@ fn node(raw: Option<At<RawNode>>, sink: &mut Sink<'_>) -> NodeSettings {
             ephemeral_storage: amount(reserved.ephemeral_storage, RESERVED_EPHEMERAL_STORAGE, sink),
         },
         host_paths: host_path::check(raw.host_paths, sink),
+        privileged: raw.privileged.is_some_and(|flag| flag.value),
     }
 }
 

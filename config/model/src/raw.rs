@@ -83,7 +83,7 @@ raw!(
 );
 raw!(
     /// `[node]`
-    RawNode { max_pods: i64, reserved: RawReserved, host_paths: Vec<At<RawHostPathEntry>> }
+    RawNode { max_pods: i64, reserved: RawReserved, host_paths: Vec<At<RawHostPathEntry>>, privileged: bool }
 );
 raw!(
     /// An element of `node.host_paths` as a table
@@ -180,7 +180,7 @@ raw!(
 );
 raw!(
     /// `config` of a rule
-    RawRuleConfig { measured: bool, digests: String }
+    RawRuleConfig { measured: bool, digests: String, privileged_pods: String }
 );
 raw!(
     /// `certificate` of a rule

@@ -36,7 +36,7 @@ fn every_example_parses() {
         example(&name);
         count += 1;
     }
-    assert_eq!(count, 8);
+    assert_eq!(count, 9);
 }
 
 #[test]
@@ -68,6 +68,14 @@ fn a_worker_may_set_up_its_network() {
     let allows = |path: &str, writable| config_model::host_path::allows(&worker.node.host_paths, path, writable);
     assert!(allows("/etc/ssl/certs/ca.pem", false).is_ok() && allows("/etc/ssl/certs", true).is_err());
     assert!(allows("/var/lib/cache/a", true).is_ok() && allows("/var/lib", false).is_err());
+}
+
+#[test]
+fn pods_are_privileged_only_where_the_user_data_says_so() {
+    assert!(machine("worker-privileged.toml").node.privileged);
+    for other in ["worker.toml", "worker-static-network.toml", "worker-discovery.toml", "master.toml"] {
+        assert!(!machine(other).node.privileged, "{other}");
+    }
 }
 
 #[test]

@@ -16,7 +16,7 @@ async fn only(agent: &Containerd, spec: &ContainerSpec) -> Option<Container> {
     all.pop()
 }
 
-async fn run_to_end(agent: &Containerd, spec: &ContainerSpec) -> (i32, String) {
+pub(crate) async fn run_to_end(agent: &Containerd, spec: &ContainerSpec) -> (i32, String) {
     agent.start(spec).await.unwrap();
     let code = eventually("the container's end", || async {
         match only(agent, spec).await?.state {

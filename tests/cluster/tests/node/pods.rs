@@ -103,6 +103,7 @@ impl Cluster {
             data: path("kubelet"),
             logs: path("pods"),
             max_pods: 20,
+            privileged: false,
             reserved_memory: 64 << 20,
             reserved_cpu_millis: 100,
             os_image: "Pratique test".into(),
@@ -159,6 +160,15 @@ impl Cluster {
         eventually(&what, || async {
             let status = serde_json::to_value(self.pod(name).await?.status).unwrap();
             (status.pointer(pointer) == Some(&wanted)).then_some(status)
+        })
+        .await
+    }
+
+    /// Waits for an event with this reason and returns its message.
+    pub(crate) async fn event(&self, reason: &str) -> String {
+        eventually(reason, || async {
+            let events = self.admin.list::<Event>(Some("default"), &ListParams::default()).await.unwrap().items;
+            events.into_iter().find(|event| event.reason.as_deref() == Some(reason))?.message
         })
         .await
     }
@@ -277,8 +287,8 @@ async fn ends_are_told_in_the_words_that_users_know() {
     let networked = cluster.reaches("networked", "/phase", json!("Pending")).await;
     let message = &networked["containerStatuses"][0]["state"]["waiting"]["message"];
     assert_eq!(message, "pod network is not available yet: set hostNetwork: true");
-    let privileged = cluster.reaches("privileged", "/phase", json!("Pending")).await;
-    assert_eq!(privileged["containerStatuses"][0]["state"]["waiting"]["reason"], "NotSupported");
+    let privileged = cluster.reaches("privileged", "/phase", json!("Failed")).await;
+    assert_eq!(privileged["reason"], "PrivilegedNotAllowed");
     for name in ["networked", "absent", "crashes"] {
         cluster.delete(name, 1).await;
         eventually(name, || async { cluster.pod(name).await.is_none().then_some(()) }).await;
