@@ -2,6 +2,7 @@
 //! `version` and `kind` are read before these ([`HEAD`]).
 
 use crate::read::{At, Entries, raw};
+use crate::registry::Secret;
 
 /// Keys of every document.
 pub(crate) const HEAD: &[&str] = &["version", "kind"];
@@ -18,6 +19,7 @@ raw!(
         discovery: RawDiscovery,
         cluster: RawCluster,
         network: RawNetwork,
+        registries: RawRegistries,
         registry: Vec<At<RawRegistry>>,
         node: RawNode,
         rule: Vec<At<RawRule>>,
@@ -76,8 +78,23 @@ raw!(
     RawInterface { name: String, mac: String, addresses: Texts, gateway: String, dhcp: bool, mtu: i64 }
 );
 raw!(
+    /// `[registries]`
+    RawRegistries { default: String, ca: String }
+);
+raw!(
     /// `[[registry]]`
-    RawRegistry { host: String, mirrors: Texts, insecure: bool }
+    RawRegistry {
+        host: String,
+        mirrors: Texts,
+        mirrors_only: bool,
+        insecure: bool,
+        ca: String,
+        token_hosts: Texts,
+        username: String,
+        password: Secret,
+        identity_token: Secret,
+        registry_token: Secret,
+    }
 );
 raw!(
     /// `[node]`

@@ -5,4 +5,5 @@
 mod containers;
 mod pods;
 mod port;
+mod registry;
 mod site;
