@@ -24,6 +24,7 @@ mod images;
 mod keyring;
 mod labels;
 mod log;
+mod memory;
 mod model;
 mod reach;
 mod reference;

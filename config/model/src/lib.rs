@@ -18,6 +18,7 @@ pub mod discovery;
 mod document;
 pub mod fault;
 pub mod format;
+pub mod host_path;
 pub mod identity;
 pub mod image;
 pub mod machine;

@@ -5,6 +5,7 @@ use crate::defaults::{MAX_PODS, MAX_PODS_LIMIT, RESERVED_CPU, RESERVED_EPHEMERAL
 use crate::discovery::{self, Discovery};
 use crate::fault::{FaultKind, Place, Sink};
 use crate::format::{Endpoint, FormatError, NodeName, Pin};
+use crate::host_path::{self, HostPath};
 use crate::identity::{self, IssuedIdentity};
 use crate::network::{self, Network};
 use crate::raw::{RawDiscovery, RawMachineDocument, RawMaster, RawNode, RawReserved};
@@ -81,6 +82,8 @@ pub struct NodeSettings {
     pub max_pods: u32,
     /// What is kept from pods: allocatable is capacity less this.
     pub reserved: Reserved,
+    /// What of the machine's own files pods may mount; none where none is listed.
+    pub host_paths: Vec<HostPath>,
 }
 
 /// Resources kept for the system.
@@ -226,6 +229,7 @@ fn node(raw: Option<At<RawNode>>, sink: &mut Sink<'_>) -> NodeSettings {
             memory: amount(reserved.memory, RESERVED_MEMORY, sink),
             ephemeral_storage: amount(reserved.ephemeral_storage, RESERVED_EPHEMERAL_STORAGE, sink),
         },
+        host_paths: host_path::check(raw.host_paths, sink),
     }
 }
 

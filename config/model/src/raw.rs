@@ -1,8 +1,10 @@
 //! The keys of every document, as written: all optional, types known, formats not yet checked.
 //! `version` and `kind` are read before these ([`HEAD`]).
 
-use crate::read::{At, Entries, raw};
+use crate::fault::{Place, Sink};
+use crate::read::{At, Entries, Read, raw, wrong_type};
 use crate::registry::Secret;
+use toml::de::DeValue;
 
 /// Keys of every document.
 pub(crate) const HEAD: &[&str] = &["version", "kind"];
@@ -98,7 +100,11 @@ raw!(
 );
 raw!(
     /// `[node]`
-    RawNode { max_pods: i64, reserved: RawReserved }
+    RawNode { max_pods: i64, reserved: RawReserved, host_paths: Vec<At<RawHostPathEntry>> }
+);
+raw!(
+    /// An element of `node.host_paths` as a table
+    RawHostPath { path: String, writable: bool }
 );
 raw!(
     /// `[node.reserved]`
@@ -135,7 +141,7 @@ raw!(
 );
 raw!(
     /// `limits` of the API
-    RawApiLimits { reads: i64, writes: i64, watches: i64 }
+    RawApiLimits { reads: i64, writes: i64, watches: i64, exchanges: i64 }
 );
 raw!(
     /// `[[cluster.release_key]]`
@@ -209,3 +215,24 @@ raw!(
     /// `[packages]`
     RawPackages { extra: Texts }
 );
+
+/// An element of `node.host_paths`: a path alone, or a table that says more.
+#[derive(Debug, Default)]
+pub(crate) struct RawHostPathEntry(pub(crate) RawHostPath);
+
+impl Read for RawHostPathEntry {
+    fn read(value: &DeValue<'_>, place: &Place, sink: &mut Sink<'_>) -> Option<Self> {
+        match value {
+            DeValue::String(text) => {
+                let path = At { value: text.to_string(), place: place.clone() };
+                Some(Self(RawHostPath { path: Some(path), writable: None }))
+            }
+            DeValue::Table(_) => RawHostPath::read(value, place, sink).map(Self),
+            DeValue::Integer(_)
+            | DeValue::Float(_)
+            | DeValue::Boolean(_)
+            | DeValue::Datetime(_)
+            | DeValue::Array(_) => wrong_type(value, place, "a path in quotes, or a table with `path`", sink),
+        }
+    }
+}

@@ -193,7 +193,8 @@ macro_rules! raw {
 }
 pub(crate) use raw;
 
-fn wrong_type<T>(value: &DeValue<'_>, place: &Place, expected: &str, sink: &mut Sink<'_>) -> Option<T> {
+/// Notes that a value has another type.
+pub(crate) fn wrong_type<T>(value: &DeValue<'_>, place: &Place, expected: &str, sink: &mut Sink<'_>) -> Option<T> {
     let suggestion = match value {
         DeValue::Table(_) if expected.starts_with("an array") => {
             Some(format!("where it is a table header, write it in double brackets: `[[{}]]`", place.key))

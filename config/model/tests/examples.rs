@@ -66,6 +66,9 @@ fn a_worker_may_set_up_its_network() {
     assert_eq!(fixed.gateway.unwrap().to_string(), "192.168.77.1");
     assert_eq!(worker.registries.list[0].mirrors[1].to_string(), "http://192.168.77.1:5000");
     assert!(worker.registries.list[0].insecure);
+    let allows = |path: &str, writable| config_model::host_path::allows(&worker.node.host_paths, path, writable);
+    assert!(allows("/etc/ssl/certs/ca.pem", false).is_ok() && allows("/etc/ssl/certs", true).is_err());
+    assert!(allows("/var/lib/cache/a", true).is_ok() && allows("/var/lib", false).is_err());
 }
 
 #[test]
