@@ -82,6 +82,7 @@ async fn operate(
     for path in [&arguments.data, &arguments.run] {
         std::fs::create_dir_all(path).map_err(|source| Error::File { what: "make", path: path.clone(), source })?;
     }
+    settings::credentials(arguments, &machine)?;
     tracing::info!(name, image = image.os_image(), "starting");
     if let Some(identity) = machine.identity.clone() {
         return issued::operate(arguments, &machine, &image, name, identity, on_machine, ending).await;

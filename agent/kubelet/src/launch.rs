@@ -57,6 +57,7 @@ pub(crate) fn prepare(
         cgroup_parent: qos::cgroup(pod, &reference.uid),
         key: ContainerKey { pod: reference, container: container.name.clone(), kind, attempt: number },
         image: container.image.clone().unwrap_or_default(),
+        image_digest: None,
         command,
         args,
         env: all_vars,

@@ -67,7 +67,6 @@ fn pod_fault(spec: &PodSpec) -> Option<&'static str> {
         (spec.resource_claims.iter().flatten().next().is_some(), "resourceClaims are not available yet"),
         (spec.runtime_class_name.is_some(), "runtimeClassName is not available yet"),
         (spec.set_hostname_as_fqdn == Some(true), "setHostnameAsFQDN is not available yet"),
-        (spec.image_pull_secrets.iter().flatten().next().is_some(), "imagePullSecrets are not available yet"),
         (
             spec.dns_policy.as_deref() == Some("ClusterFirstWithHostNet"),
             "cluster DNS is not available yet: set dnsPolicy: Default",
@@ -174,13 +173,12 @@ mod tests {
 
     #[test]
     fn what_would_change_the_pod_and_is_missing_is_named() {
-        let cases: [(&str, Value); 8] = [
+        let cases: [(&str, Value); 7] = [
             ("/containers/0/lifecycle", json!({"preStop": {"exec": {"command": ["a"]}}})),
             ("/containers/0/readinessProbe", json!({"grpc": {"port": 1}})),
             ("/containers/0/restartPolicy", json!("Never")),
             ("/initContainers", json!([{"name": "s", "restartPolicy": "Always"}])),
             ("/shareProcessNamespace", json!(true)),
-            ("/imagePullSecrets", json!([{"name": "s"}])),
             ("/volumes", json!([{"name": "v", "projected": {"sources": [{"clusterTrustBundle": {"path": "b"}}]}}])),
             ("/volumes", json!([{"name": "v", "emptyDir": {"medium": "Memory"}}])),
         ];

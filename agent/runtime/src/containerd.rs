@@ -8,6 +8,7 @@ use crate::confine::paths;
 use crate::connection::{channel, failed, is_absent, request, settled, unlimited};
 use crate::exec;
 use crate::images::{Images, Ready, SNAPSHOTTER};
+use crate::keyring::Keyring;
 use crate::labels::{self, End, Labels, Record};
 use crate::log::{Fifos, Pumps};
 use crate::memory;
@@ -114,6 +115,10 @@ impl Containerd {
         let reference = self.images.reference(&spec.image)?;
         let missing = || Error::new(ErrorClass::Create, format!("image {reference} is not on the machine"));
         let ready = self.images.find(&reference).await?.ok_or_else(missing)?;
+        if spec.image_digest.as_ref().is_some_and(|digest| *digest != ready.image.digest) {
+            let message = format!("image {reference} became another one while the container was being started");
+            return Err(Error::new(ErrorClass::Create, message));
+        }
         let stored = self.record(spec, &id, &ready).await?;
         if let Err(error) = self.fill(spec, stored, &ready).await {
             self.clear(&id).await?;
@@ -447,8 +452,8 @@ impl Runtime for Containerd {
         Box::pin(self.ask_version())
     }
 
-    fn ensure_image<'a>(&'a self, image: &'a str, policy: PullPolicy) -> Pending<'a, Image> {
-        Box::pin(self.images.ensure(image, policy))
+    fn obtain_image<'a>(&'a self, image: &'a str, policy: PullPolicy, keys: &'a Keyring) -> Pending<'a, Image> {
+        Box::pin(self.images.ensure(image, policy, keys))
     }
 
     fn start<'a>(&'a self, spec: &'a ContainerSpec) -> Pending<'a, ()> {

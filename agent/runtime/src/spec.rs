@@ -232,6 +232,7 @@ mod tests {
         ContainerSpec {
             key: ContainerKey { pod, container: "c".into(), kind: Kind::Main, attempt: 0 },
             image: "registry.example/app:1".into(),
+            image_digest: None,
             command: None,
             args: None,
             env: vec![("B".into(), "pod".into())],

@@ -27,6 +27,9 @@ pub const RESERVED_MEMORY: &str = "256Mi";
 /// Disk kept for the system on the state partition: logs, and images in the making.
 pub const RESERVED_EPHEMERAL_STORAGE: &str = "512Mi";
 
+/// Registry of image names without a host: what everybody means by `nginx`.
+pub const DEFAULT_REGISTRY: &str = "docker.io";
+
 /// Name of a cluster that is given none.
 pub const CLUSTER_NAME: &str = "pratique";
 /// Range of service addresses: kubeadm's default, so that manifests written for it fit.

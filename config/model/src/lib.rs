@@ -28,6 +28,7 @@ pub mod object;
 pub mod pem;
 mod raw;
 mod read;
+pub mod registry;
 pub mod rule;
 mod suggest;
 mod syntax;

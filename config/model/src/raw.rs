@@ -3,6 +3,7 @@
 
 use crate::fault::{Place, Sink};
 use crate::read::{At, Entries, Read, raw, wrong_type};
+use crate::registry::Secret;
 use toml::de::DeValue;
 
 /// Keys of every document.
@@ -20,6 +21,7 @@ raw!(
         discovery: RawDiscovery,
         cluster: RawCluster,
         network: RawNetwork,
+        registries: RawRegistries,
         registry: Vec<At<RawRegistry>>,
         node: RawNode,
         rule: Vec<At<RawRule>>,
@@ -78,8 +80,23 @@ raw!(
     RawInterface { name: String, mac: String, addresses: Texts, gateway: String, dhcp: bool, mtu: i64 }
 );
 raw!(
+    /// `[registries]`
+    RawRegistries { default: String, ca: String }
+);
+raw!(
     /// `[[registry]]`
-    RawRegistry { host: String, mirrors: Texts, insecure: bool }
+    RawRegistry {
+        host: String,
+        mirrors: Texts,
+        mirrors_only: bool,
+        insecure: bool,
+        ca: String,
+        token_hosts: Texts,
+        username: String,
+        password: Secret,
+        identity_token: Secret,
+        registry_token: Secret,
+    }
 );
 raw!(
     /// `[node]`

@@ -59,6 +59,11 @@ impl Image {
         format!("sha256:{}", self.manifest.hex)
     }
 
+    /// Digest and bytes of manifest, configuration and layer.
+    pub fn blobs(&self) -> [(String, Vec<u8>); 3] {
+        [&self.manifest, &self.config, &self.layer].map(|blob| (format!("sha256:{}", blob.hex), blob.bytes.clone()))
+    }
+
     /// Lays the image out as docker-registry's filesystem driver keeps it under its root directory.
     pub fn into_registry(&self, root: &Path, name: &str, tag: &str) -> Result<()> {
         let base = root.join("docker/registry/v2");

@@ -6,4 +6,5 @@ mod containers;
 mod floor;
 mod pods;
 mod port;
+mod registry;
 mod site;

@@ -73,16 +73,19 @@ impl Api for InProcess {
 
 /// A master, a node's parts, and a kubelet that can be ended and begun anew.
 pub(crate) struct Cluster {
-    site: Site,
+    pub(crate) site: Site,
     server: ApiServer,
-    admin: Client,
+    pub(crate) admin: Client,
     kubelet: Option<(watch::Sender<bool>, JoinHandle<()>, JoinHandle<()>)>,
     pub(crate) port: Option<Server>,
 }
 
 impl Cluster {
     pub(crate) async fn new() -> Self {
-        let site = Site::new();
+        Self::at(Site::new()).await
+    }
+
+    pub(crate) async fn at(site: Site) -> Self {
         let store = master_store::EmbeddedStore::open(&site.dir.path().join("store")).unwrap();
         let server = ApiServer::new(Arc::new(store), Options::default());
         server.prepare().await.unwrap();

@@ -1,8 +1,8 @@
 //! A registry, a containerd and a folder for both, on this host.
 
 use agent_runtime::{
-    Capabilities, Confinement, ContainerKey, ContainerSpec, Containerd, Kind, Options, PodRef, Registries, Registry,
-    Resources, Seccomp, SharedNamespaces,
+    Capabilities, Confinement, ContainerKey, ContainerSpec, Containerd, DOCKER_HUB, Kind, Options, PodRef, Registries,
+    Registry, Resources, Seccomp, SharedNamespaces,
 };
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -20,6 +20,8 @@ pub(crate) struct Site {
     registry: tests_harness::registry::Registry,
     pub(crate) engine: Engine,
     pub(crate) dir: tempfile::TempDir,
+    /// Where its agents have images from, if not from the registry above.
+    pub(crate) registries: Option<Registries>,
 }
 
 impl Site {
@@ -33,18 +35,26 @@ impl Site {
         let archive = subdir(dir.path(), "archives").join("busybox.tar");
         let busybox = oci::Image::busybox(&oci::find_busybox(Some(&tools)).unwrap()).unwrap();
         busybox.into_archive(&archive, "preloaded.example/busybox:1").unwrap();
-        Self { registry, engine, dir }
+        Self { registry, engine, dir, registries: None }
     }
 
     /// An agent's side of it; several may follow one another.
     pub(crate) fn agent(&self) -> Arc<Containerd> {
+        if let Some(registries) = &self.registries {
+            return self.agent_of(registries.clone());
+        }
         let mirrors = vec![format!("http://127.0.0.1:{}", self.registry.port)];
-        let registry = Registry { host: "registry.example".into(), mirrors, insecure: false };
+        let host = "registry.example".into();
+        self.agent_of(Registries::new(vec![Registry { host, mirrors, ..Registry::default() }], DOCKER_HUB, Vec::new()))
+    }
+
+    /// The same with other registries.
+    pub(crate) fn agent_of(&self, registries: Registries) -> Arc<Containerd> {
         Arc::new(Containerd::new(Options {
             socket: self.engine.socket(),
             state: self.engine.state(),
             fifos: self.dir.path().join("io"),
-            registries: Registries::new(vec![registry], None, ""),
+            registries,
             archives: vec![self.dir.path().join("archives")],
         }))
     }
@@ -55,6 +65,7 @@ impl Site {
             log_path: self.dir.path().join("logs").join(&pod.name).join("0.log"),
             key: ContainerKey { pod, container: "main".into(), kind: Kind::Main, attempt: 0 },
             image: IMAGE.into(),
+            image_digest: None,
             command: Some(vec!["/bin/sh".into(), "-c".into(), script.into()]),
             args: None,
             env: vec![("GREETING".into(), "hello".into())],
