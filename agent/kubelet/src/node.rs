@@ -1,6 +1,7 @@
 //! The node's own objects: its status, and the lease by which the master knows that it lives.
 //!
-//! The Node is made by the master. Its status is measured every ten seconds and written when it changed, at the
+//! The Node is made by the master, and has from it the labels that the master knows; those of operating system and
+//! processor, by which charts choose nodes, this side adds where they are missing. Its status is measured every ten seconds and written when it changed, at the
 //! latest after five minutes; the lease is renewed every ten seconds (upstream's periods).
 
 use crate::api::{ApiError, JSON, STRATEGIC_MERGE, get, send};
@@ -8,7 +9,7 @@ use crate::config::Config;
 use crate::kubelet::Shared;
 use crate::machine_facts::{Facts, free_pids, memory};
 use crate::notices::{Notice, news};
-use config_kube::identity::NODE_LEASE_NAMESPACE;
+use config_kube::identity::{ARCH_LABELS, NODE_LEASE_NAMESPACE, OS, OS_LABELS};
 use config_kube::k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use config_kube::k8s_openapi::api::core::v1::{
     ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeStatus, NodeSystemInfo,
@@ -79,6 +80,7 @@ impl Reporter {
             status.conditions.clone()
         } else {
             let node: Node = get(&*shared.api, path(&shared)).await?;
+            label(&shared, &node).await?;
             shared.events.node(&node, false, "Starting", "Starting kubelet.");
             self.node.insert(node).status.as_ref().and_then(|status| status.conditions.clone())
         };
@@ -128,6 +130,38 @@ impl Reporter {
     }
 }
 
+/// Adds the labels that upstream's kubelet gives its Node, where the master knew no value for them.
+async fn label(shared: &Shared, node: &Node) -> Result<(), ApiError> {
+    let missing = missing_labels(node);
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let change = json!({"metadata": {"labels": missing}});
+    match send(&*shared.api, Method::PATCH, path(shared), STRATEGIC_MERGE, &change).await {
+        // A master that gives labels itself only: the node is as good without them.
+        Err(error @ ApiError::Status { code: 403, .. }) => {
+            tracing::warn!(reason = error.chain(), "labels of system and processor not added");
+            Ok(())
+        }
+        other => other,
+    }
+}
+
+fn missing_labels(node: &Node) -> BTreeMap<&'static str, &'static str> {
+    let all = OS_LABELS.map(|label| (label, OS)).into_iter().chain(ARCH_LABELS.map(|label| (label, architecture())));
+    let has = |label: &str| node.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(label));
+    all.filter(|(label, _)| !has(label)).collect()
+}
+
+/// The processor's architecture in Go's words, as all of Kubernetes has them.
+fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
 fn path(shared: &Shared) -> String {
     format!("/api/v1/nodes/{}", shared.config.node_name)
 }
@@ -158,19 +192,14 @@ fn status(config: &Config, facts: &Facts, runtime: Option<&str>) -> NodeStatus {
             kubelet_endpoint: Some(DaemonEndpoint { port: i32::from(config.port) }),
         }),
         node_info: Some(NodeSystemInfo {
-            architecture: match std::env::consts::ARCH {
-                "x86_64" => "amd64",
-                "aarch64" => "arm64",
-                other => other,
-            }
-            .to_owned(),
+            architecture: architecture().to_owned(),
             boot_id: facts.boot_id.clone(),
             container_runtime_version: runtime.unwrap_or("containerd://unknown").to_owned(),
             kernel_version: facts.kernel.clone(),
             kube_proxy_version: String::new(),
             kubelet_version: KUBELET_VERSION.to_owned(),
             machine_id: facts.machine_id.clone(),
-            operating_system: "linux".to_owned(),
+            operating_system: OS.to_owned(),
             os_image: config.os_image.clone(),
             system_uuid: facts.system_uuid.clone(),
             swap: None,

@@ -10,6 +10,7 @@ use crate::exec;
 use crate::images::{Images, Ready, SNAPSHOTTER};
 use crate::labels::{self, End, Labels, Record};
 use crate::log::{Fifos, Pumps};
+use crate::memory;
 use crate::model::{
     Change, Container, ContainerSpec, ContainerState, Error, ErrorClass, ExecOutput, Image, Pending, PullPolicy,
     Runtime, container_id,
@@ -352,9 +353,26 @@ impl Containerd {
     }
 
     async fn finish(&self, id: String, end: End) -> Result<Option<Container>, Error> {
-        self.note(&id, end.labels()).await?;
+        let mut labels = end.labels();
+        // Before the task is deleted, and the group with it.
+        if self.group(&id).await?.is_some_and(|group| memory::ran_out(&group)) {
+            labels.push((labels::OOM, "true".to_owned()));
+        }
+        self.note(&id, labels).await?;
         self.drop_task(&id).await?;
         Ok(self.stored(&id).await?.map(|record| self.container(id, record, false)))
+    }
+
+    /// The control group that a container's specification names.
+    async fn group(&self, id: &str) -> Result<Option<String>, Error> {
+        let result = self.containers().get(request(GetContainerRequest { id: id.to_owned() })).await;
+        if is_absent(&result) {
+            return Ok(None);
+        }
+        let fail = failed(ErrorClass::Create, format!("look at container {id}"));
+        let spec = result.map_err(fail)?.into_inner().container.and_then(|stored| stored.spec).unwrap_or_default();
+        let document: serde_json::Value = serde_json::from_slice(&spec.value).unwrap_or_default();
+        Ok(document.pointer("/linux/cgroupsPath").and_then(|path| path.as_str()).map(str::to_owned))
     }
 
     fn container(&self, id: String, record: Record, running: bool) -> Container {

@@ -20,6 +20,7 @@ mod http;
 mod images;
 mod labels;
 mod log;
+mod memory;
 mod model;
 mod reference;
 mod registry;

@@ -47,6 +47,16 @@ pub const INSECURE_LABEL: &str = "pratique.dev/insecure";
 pub const PRIVILEGED_LABEL: &str = "pratique.dev/privileged-pods";
 /// Upstream's label prefix by which `kubectl get nodes` shows roles.
 pub const NODE_ROLE_LABEL_PREFIX: &str = "node-role.kubernetes.io/";
+/// Label on a Node: its name, by which charts choose it.
+pub const HOSTNAME_LABEL: &str = "kubernetes.io/hostname";
+/// Labels on a Node with its operating system, in Go's words (`linux`); the second is upstream's old name of it, which
+/// charts still choose by.
+pub const OS_LABELS: [&str; 2] = ["kubernetes.io/os", "beta.kubernetes.io/os"];
+/// Labels on a Node with its processor's architecture, in Go's words (`amd64`); the second is upstream's old name of it.
+pub const ARCH_LABELS: [&str; 2] = ["kubernetes.io/arch", "beta.kubernetes.io/arch"];
+/// The one operating system of nodes, in Go's words.
+pub const OS: &str = "linux";
+
 /// Labels of kubernetes.io that a kubelet may give its own Node (upstream: `NodeRestriction`).
 pub const KUBELET_LABELS: &[&str] = &[
     "kubernetes.io/hostname",

@@ -41,6 +41,8 @@ pub const API_READS: u32 = 400;
 pub const API_WRITES: u32 = 200;
 /// Open watches: ten of each of 2,000 nodes; each costs some kilobytes.
 pub const API_WATCHES: u32 = 20_000;
+/// Attestations that are half done: each holds some 4 KiB for 30 s at most; a rack of 2,000 may reboot at once.
+pub const API_EXCHANGES: u32 = 4096;
 /// Largest of these limits: beyond it memory ends first.
 pub const API_LIMIT_MAX: i64 = 1_000_000;
 

@@ -124,7 +124,7 @@ raw!(
 );
 raw!(
     /// `limits` of the API
-    RawApiLimits { reads: i64, writes: i64, watches: i64 }
+    RawApiLimits { reads: i64, writes: i64, watches: i64, exchanges: i64 }
 );
 raw!(
     /// `[[cluster.release_key]]`

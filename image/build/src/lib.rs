@@ -7,6 +7,7 @@
 //!
 //! No tasks, no channels; programs of the tools tree are run one after another. Enter by [`build::run`].
 
+pub mod authorities;
 pub mod build;
 pub mod disk;
 mod error;

@@ -3,6 +3,7 @@
 //! Only named programs are taken from packages, with the libraries that they need; there is no shell, no package
 //! manager, no setuid file. [`check`] refuses an image that would break that promise.
 
+use crate::authorities;
 use crate::error::{Error, Result, at, read, write};
 use crate::modules::Module;
 use crate::options::{Compress, Role};
@@ -129,6 +130,7 @@ pub fn entries(inputs: &Inputs<'_>) -> Result<Entries> {
     for path in DATA {
         out.insert(path.to_owned(), Entry::File(0o644, read(&inputs.tree.join(path))?));
     }
+    out.insert(authorities::BUNDLE.to_owned(), Entry::File(0o644, authorities::bundle(inputs.tree)?));
     programs(inputs, &mut out)?;
     check(inputs.role, &out)?;
     Ok(out)

@@ -4,11 +4,13 @@ use crate::options::Role;
 use crate::root::Label;
 
 /// Folders of the root and where file systems will be mounted, with their modes.
-pub(crate) const FOLDERS: [(&str, u32); 19] = [
+pub(crate) const FOLDERS: [(&str, u32); 21] = [
     ("dev", 0o755),
     ("etc", 0o755),
     ("etc/containerd", 0o755),
     ("etc/pratique", 0o755),
+    ("etc/ssl", 0o755),
+    ("etc/ssl/certs", 0o755),
     ("oci", 0o755),
     ("proc", 0o555),
     ("root", 0o700),

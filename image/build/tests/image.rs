@@ -12,6 +12,8 @@ use image_build::options::{Compress, Options, Role, SecureBoot};
 use image_build::{build, keys, root};
 use image_packages::Fetcher;
 use image_packages::tools::{self, Tools};
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject as _;
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -181,6 +183,20 @@ fn the_image_holds_the_promised_executables_and_no_shell_or_setuid_file() {
     let listed: BTreeSet<String> =
         world.manifest(Role::Worker, "first").executables.into_iter().map(|e| e.path).collect();
     assert_eq!(listed, promised);
+}
+
+#[test]
+fn the_image_holds_debians_certificate_authorities() {
+    let world = world();
+    let into = world.folder.path().join("authorities");
+    let erofs = world.partition(Role::Worker, "first", 1);
+    succeeds(world.tool("fsck.erofs").arg(format!("--extract={}", into.display())).arg(&erofs));
+    let pem = std::fs::read(into.join("etc/ssl/certs/ca-certificates.crt")).unwrap();
+    let authorities: Vec<_> = CertificateDer::pem_slice_iter(&pem).collect::<Result<_, _>>().unwrap();
+    assert!(authorities.len() > 100, "{} authorities", authorities.len());
+    for der in &authorities {
+        webpki::anchor_from_trusted_cert(der).unwrap();
+    }
 }
 
 #[test]

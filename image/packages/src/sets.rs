@@ -111,6 +111,7 @@ impl Set {
     /// What the image's root is taken from, and the UEFI stub.
     pub fn image() -> Self {
         let roots = [
+            "ca-certificates",
             "containerd",
             "e2fsprogs",
             "libgcc-s1",

@@ -1,7 +1,8 @@
 //! What a Machine's Node looks like, as far as the master decides it: pure plans.
 
 use config_kube::identity::{
-    CONTROL_PLANE_TAINT, IMAGE_LABEL, INSECURE_LABEL, JOIN_LABEL, NODE_ROLE_LABEL_PREFIX, PRIVILEGED_LABEL, ROLE_LABEL,
+    ARCH_LABELS, CONTROL_PLANE_TAINT, HOSTNAME_LABEL, IMAGE_LABEL, INSECURE_LABEL, JOIN_LABEL, NODE_ROLE_LABEL_PREFIX,
+    OS, OS_LABELS, PRIVILEGED_LABEL, ROLE_LABEL,
 };
 use config_kube::k8s_openapi::api::core::v1::{Node, NodeSpec, Taint};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -15,6 +16,9 @@ const UNPROVEN: &str = "unproven";
 
 /// Value of the labels of a machine without a TPM.
 const NO_TPM: &str = "no-tpm";
+/// The architecture of every image that a release key signs: the build makes no other (Debian's amd64). A node that proved
+/// no image says its own, by its kubelet.
+const IMAGE_ARCH: &str = "amd64";
 /// Roles as the master's labels name them.
 const ROLES: [&str; 2] = ["worker", "control-plane"];
 
@@ -44,7 +48,11 @@ pub(crate) fn labels(machine: &Machine, image: Option<&ProvenImage>, policy: Pol
     if machine.status.as_ref().is_some_and(|status| status.privileged_pods) {
         labels.insert(PRIVILEGED_LABEL.to_owned(), "true".to_owned());
     }
-    labels.insert("kubernetes.io/hostname".to_owned(), label_value(machine.node_name()));
+    labels.insert(HOSTNAME_LABEL.to_owned(), label_value(machine.node_name()));
+    labels.extend(OS_LABELS.map(|label| (label.to_owned(), OS.to_owned())));
+    if image.is_some() {
+        labels.extend(ARCH_LABELS.map(|label| (label.to_owned(), IMAGE_ARCH.to_owned())));
+    }
     labels
 }
 
@@ -150,6 +158,40 @@ mod tests {
         let labels = fresh_static(&Machine::named("m", spec)).metadata.labels.unwrap();
         assert_eq!(labels[JOIN_LABEL], "static");
         assert!(!labels.contains_key(IMAGE_LABEL) && labels.contains_key("node-role.kubernetes.io/worker"));
+    }
+
+    #[test]
+    fn a_node_has_the_labels_that_charts_choose_by() {
+        let of = |node: Node, label: &str| node.metadata.labels.unwrap_or_default().get(label).cloned();
+        let proved = made(&machine("worker"), Some(&image()), POLICY);
+        let upstream = [
+            ("kubernetes.io/hostname", "m"),
+            ("kubernetes.io/os", "linux"),
+            ("kubernetes.io/arch", "amd64"),
+            ("beta.kubernetes.io/os", "linux"),
+            ("beta.kubernetes.io/arch", "amd64"),
+        ];
+        for (label, value) in upstream {
+            assert_eq!(of(proved.clone(), label).as_deref(), Some(value), "{label}");
+        }
+        // Which processor a machine has that proved no image, nobody here knows: its kubelet says it.
+        let nothing = made(&machine("worker"), None, PolicyName::InsecureAlwaysApprove);
+        let fixed = fresh_static(&machine("worker"));
+        for node in [nothing, fixed] {
+            assert_eq!(of(node.clone(), "kubernetes.io/os").as_deref(), Some("linux"));
+            assert_eq!(of(node, "kubernetes.io/arch"), None);
+        }
+    }
+
+    #[test]
+    fn what_a_kubelet_says_of_its_processor_stays_where_no_image_is_proved() {
+        let without = machine("worker");
+        let mut node = made(&without, None, POLICY);
+        let arm = ("kubernetes.io/arch".to_owned(), "arm64".to_owned());
+        node.metadata.labels.get_or_insert_default().extend([arm]);
+        assert_eq!(relabel(&node, &labels(&without, None, POLICY)), None);
+        let patch = relabel(&node, &labels(&without, Some(&image()), POLICY)).unwrap();
+        assert_eq!(patch["kubernetes.io/arch"].as_deref(), Some("amd64"), "the proof counts more");
     }
 
     #[test]

@@ -2,7 +2,8 @@
 
 use config_kube::k8s_openapi::api::core::v1::ConfigMap;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use master_api::{ApiServer, Change, Client, DeleteParams, Follower, ListParams, Options, UserInfo};
+use master_api::{ApiServer, Options};
+use master_client::{Change, Client, DeleteParams, Follower, ListParams, UserInfo};
 use master_store::EmbeddedStore;
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -10,7 +10,8 @@ use config_kube::taints::{NO_EXECUTE, NO_SCHEDULE, UNREACHABLE};
 use futures_util::future::BoxFuture;
 use http_body_util::BodyExt;
 use jiff::Timestamp;
-use master_api::{ApiServer, Client, DeleteParams, ListParams, Options, Patch, Peer, UserInfo};
+use master_api::{ApiServer, Options, Peer};
+use master_client::{Client, DeleteParams, ListParams, Patch, UserInfo};
 use master_store::EmbeddedStore;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -123,7 +124,7 @@ impl Cluster {
     }
 
     async fn get(&self, path: &str) -> Value {
-        let request = http::Request::get(path).body(master_api::body("")).expect("a path");
+        let request = http::Request::get(path).body(master_client::body("")).expect("a path");
         let answer = self.api.handle_as(request, UserInfo::admin("admin"), Peer::default()).await;
         let body = answer.into_body().collect().await.expect("an answer").to_bytes();
         serde_json::from_slice(&body).expect("JSON")
@@ -260,7 +261,7 @@ async fn a_deleted_namespace_goes_with_all_that_is_in_it() {
 /// Objects of a kind that only path and JSON know.
 async fn make(cluster: &Cluster, path: &str, object: Value) -> Value {
     let request = http::Request::post(path).header("content-type", "application/json");
-    let request = request.body(master_api::body(object.to_string())).expect("a request");
+    let request = request.body(master_client::body(object.to_string())).expect("a request");
     let answer = cluster.api.handle_as(request, UserInfo::admin("admin"), Peer::default()).await;
     let status = answer.status();
     let body = answer.into_body().collect().await.expect("an answer").to_bytes();

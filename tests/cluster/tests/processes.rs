@@ -32,7 +32,7 @@ impl Site {
         assert!(program.exists(), "no {}: run `cargo xtask test build` first", program.display());
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("cluster.toml"), CLUSTER).unwrap();
-        let port = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+        let port = tests_harness::port::free().unwrap();
         Self { tools: Tools::find(root).unwrap(), program, dir, port }
     }
 

@@ -1,6 +1,6 @@
 //! Processes that were started here, and only those, are ended here.
 
-use crate::{Error, Result, file_error, wait::eventually};
+use crate::{Error, Result, file_error, lifetime, wait::eventually};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
@@ -22,11 +22,13 @@ pub struct Owned {
 }
 
 impl Owned {
-    /// Starts `command` in a process group of its own, its output appended to `log`, so that it outlives the caller.
+    /// Starts `command` in a process group of its own, its output appended to `log`. It ends with this process, unless
+    /// [`lifetime::outlive`] was called.
     pub fn start(mut command: Command, log: &Path) -> Result<Self> {
         let program = command.get_program().to_string_lossy().into_owned();
         let out = open_log(log)?;
         let err = out.try_clone().map_err(file_error("cannot share the log", log))?;
+        lifetime::bind(&mut command)?;
         let child = command
             .stdin(Stdio::null())
             .stdout(out)
@@ -82,6 +84,7 @@ impl Owned {
 /// Runs `command` to its end and returns what it printed on stdout; a fault carries the end of its stderr.
 pub fn run(mut command: Command) -> Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
+    lifetime::bind(&mut command)?;
     let output =
         command.stdin(Stdio::null()).output().map_err(|source| Error::Start { program: program.clone(), source })?;
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();

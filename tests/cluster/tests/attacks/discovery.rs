@@ -40,7 +40,7 @@ fn bin() -> PathBuf {
 }
 
 fn free_port() -> u16 {
-    std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
+    tests_harness::port::free().unwrap()
 }
 
 /// What `pratique discovery create` prints, as the user-data of a machine.

@@ -8,7 +8,8 @@ use config_kube::k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod};
 use futures_util::{StreamExt, stream};
 use http::{Method, Request};
 use http_body_util::BodyExt;
-use master_api::{ApiServer, Body, Client, DeleteParams, ListParams, Options, Peer, UserInfo};
+use master_api::{ApiServer, Options, Peer};
+use master_client::{Body, Client, DeleteParams, ListParams, UserInfo};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,7 +29,7 @@ struct InProcess {
 impl InProcess {
     async fn ask(&self, call: Call) -> Result<http::Response<Body>, ApiError> {
         let request = Request::builder().method(call.method).uri(&call.path).header("content-type", call.content_type);
-        let request = request.header("accept", "application/json").body(master_api::body(call.body)).unwrap();
+        let request = request.header("accept", "application/json").body(master_client::body(call.body)).unwrap();
         let answer = self.server.handle_as(request, self.user.clone(), Peer::default()).await;
         if answer.status().is_success() {
             return Ok(answer);
@@ -212,6 +213,13 @@ async fn a_pod_runs_is_ready_and_goes_with_its_grace() {
 
     let status = cluster.reaches("web", "/phase", json!("Running")).await;
     assert_eq!(status["hostIP"], "127.0.0.1");
+    // The Node was made without labels: its kubelet adds those that charts choose by.
+    let labels = cluster.admin.get::<Node>(None, NODE).await.unwrap().metadata.labels.unwrap_or_default();
+    for (label, value) in ["", "beta."].into_iter().flat_map(|prefix| {
+        [(format!("{prefix}kubernetes.io/os"), "linux"), (format!("{prefix}kubernetes.io/arch"), "amd64")]
+    }) {
+        assert_eq!(labels.get(&label).map(String::as_str), Some(value), "{label}");
+    }
     assert_eq!(status["initContainerStatuses"][0]["state"]["terminated"]["reason"], "Completed");
     assert_eq!(status["containerStatuses"][0]["ready"], true);
     for condition in status["conditions"].as_array().unwrap() {

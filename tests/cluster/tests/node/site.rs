@@ -27,7 +27,7 @@ impl Site {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
         let tools = Tools::find(root).unwrap();
         let dir = tempfile::tempdir().unwrap();
-        let port = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+        let port = tests_harness::port::free().unwrap();
         let registry = tests_harness::registry::Registry::start(&tools, &subdir(dir.path(), "registry"), port).unwrap();
         let engine = Engine::start(&tools, dir.path()).unwrap();
         let archive = subdir(dir.path(), "archives").join("busybox.tar");

@@ -2,7 +2,7 @@
 
 use super::{POD, play};
 use crate::common::kubectl::Cluster;
-use master_api::UserInfo;
+use master_client::UserInfo;
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, BufReader};
 
