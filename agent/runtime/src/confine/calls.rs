@@ -58,6 +58,7 @@ pub(crate) const CALLS: &[(&str, Who, &str)] = &[
         "socketpair bind listen accept accept4 connect shutdown getsockname getpeername getsockopt setsockopt send sendto \
          sendmsg sendmmsg recv recvfrom recvmsg recvmmsg recvmmsg_time64 socketcall",
     ),
+    // 32-bit programs have it by socketcall, too, whose arguments no filter sees.
     ("network: all families but AF_VSOCK, which reaches the host of a virtual machine", Examined, "socket"),
     (
         "memory",
