@@ -7,7 +7,7 @@ use crate::pods::Cluster;
 use crate::site::{Site, eventually};
 use agent_runtime::{DOCKER_HUB, Registries};
 use config_kube::k8s_openapi::api::core::v1::{Event, Secret, ServiceAccount};
-use master_api::ListParams;
+use master_client::ListParams;
 use serde_json::{Value, json};
 use std::path::Path;
 
