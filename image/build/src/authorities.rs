@@ -45,7 +45,7 @@ fn one(bytes: &[u8], path: &Path) -> Result<String> {
     let inner = text.strip_prefix(BEGIN).and_then(|rest| rest.strip_suffix(END));
     let base64 = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '=' | '\n' | '\r');
     match inner {
-        Some(inner) if !inner.is_empty() && inner.chars().all(base64) => Ok(format!("{text}\n")),
+        Some(inner) if !inner.trim().is_empty() && inner.chars().all(base64) => Ok(format!("{text}\n")),
         Some(_) | None => Err(Error::Image(format!("{} is no single PEM certificate", path.display()))),
     }
 }
