@@ -17,6 +17,7 @@ mod discovery;
 mod encoding;
 mod fairness;
 pub mod follow;
+mod guard;
 mod health;
 mod hooks;
 mod metrics;

@@ -293,7 +293,7 @@ impl UnprovenPending {
     pub fn turn(&self) -> String {
         match &self.admitted.subject {
             Subject::Known(id) => id.uid.clone(),
-            Subject::Stranger(_) => self.admitted.claims.name.clone(),
+            Subject::Stranger(_) | Subject::Refused(_) => self.admitted.claims.name.clone(),
         }
     }
 
@@ -337,7 +337,7 @@ pub fn check_unproven(
     let own_word = recorded_key(&machine) == Some(key.to_text().as_str());
     let proven = if own_word { proven_of(&subject) } else { None };
     not_proven(&mut checks);
-    match requests(&asks, &machine, reference, &mut checks) {
+    match requests(&asks, &machine, reference, now, &mut checks) {
         Ok(requested) => {
             let keyed = Keyed { proven, machine, subject, purpose, key, claims, checks };
             Ok(Claimant::new(Basis::Keyed(Box::new(keyed)), requested, reference.rule.clone()))
@@ -390,7 +390,8 @@ fn look_again(
     let same = match (&pending.admitted.subject, &found) {
         (Subject::Known(id), Found::Known(machine)) => machine_id(machine) == *id,
         (Subject::Stranger(_), Found::Stranger(_)) => true,
-        (Subject::Known(_), Found::Stranger(_)) | (Subject::Stranger(_), Found::Known(_)) => false,
+        (Subject::Known(_) | Subject::Refused(_), Found::Stranger(_))
+        | (Subject::Stranger(_) | Subject::Refused(_), Found::Known(_)) => false,
     };
     let found_now = if same { "the same" } else { "gone, or another" };
     checks.must("inventory", Code::MachineUnknown, same, "the Machine of phase 1", found_now)?;

@@ -194,6 +194,7 @@ fn rule(cluster: &ClusterConfig, keys: &[ReleaseKey], issuers: &[EkIssuer]) -> R
             issuers: issuers.iter().map(|issuer| issuer.name().to_owned()).collect(),
             hashes: "inventory".to_owned(),
             require: "all".to_owned(),
+            ..EkRule::default()
         },
         images: ImageRule {
             release_keys: keys.iter().map(|key| key.name().to_owned()).collect(),
