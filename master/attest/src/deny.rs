@@ -54,7 +54,7 @@ impl Standing {
         match self {
             Self::Admitted(_) => None,
             Self::Replaced => {
-                Some("the machine's endorsement key was taken off, or another board's listed in its place".to_owned())
+                Some("the machine was replaced by another board, or its endorsement key was taken off".to_owned())
             }
             Self::Untrusted(code) => Some(format!("the machine is Untrusted: {code}")),
             Self::Retired => Some("the machine is retired".to_owned()),

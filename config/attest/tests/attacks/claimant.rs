@@ -213,9 +213,9 @@ fn names_and_machines_of_others_stay_theirs() {
     });
     refused(Anonymous, Code::MachineBoundToOtherEk, |world, machine| {
         world.machine("worker-1", "192.168.77.11", EkKind::P256);
-        world.object("worker-1").spec.ek.hashes.clear();
-        let bound = Some(Digest::of(b"another EK").to_text());
-        world.object("worker-1").status.get_or_insert_default().bound_ek = bound;
+        let bound = Digest::of(b"another EK").to_text();
+        world.object("worker-1").spec.ek.hashes = vec![bound.clone()];
+        world.object("worker-1").status.get_or_insert_default().bound_ek = Some(bound);
         machine.ek_certificate = None;
     });
     refused(Anonymous, Code::NameInvalid, |_, machine| "../nodes".clone_into(&mut machine.claims.name));

@@ -388,3 +388,40 @@ fn one_address_is_one_machines_in_every_form_and_under_every_policy() {
     accepted(world.join(&first));
     drop(person(&claimed(world.claim(&first))));
 }
+
+/// The TPM's own firmware: recorded, held to the floor of its maker, at the join and at the renewal; who hides its maker has none.
+#[test]
+fn a_tpm_below_its_makers_floor_is_refused() {
+    let floor = |world: &mut World, maker: &str, least: &str| {
+        world.rule.ek.min_firmware = [(maker.to_owned(), least.to_owned())].into();
+    };
+    let (mut world, mut machine) = lab();
+    floor(&mut world, "lab-ca", "7.85.4555");
+    accepted(world.join(&machine));
+    let recorded = world.object("worker-1").status.clone().unwrap_or_default().tpm_firmware;
+    assert_eq!(recorded, "7.85.4555.0");
+    machine.clock.clock += 1000;
+    floor(&mut world, "lab-ca", "7.85.4555.1");
+    expect(super::Proven, Code::TpmFirmware, world.renew(&machine));
+    let (mut world, mut machine) = lab();
+    machine.tpm_firmware -= 1;
+    floor(&mut world, "lab-ca", "7.85.4555.0");
+    expect(super::Proven, Code::TpmFirmware, world.join(&machine));
+    // The floor of another maker says nothing of this one.
+    world.rule.ek.issuers.push("another-maker".to_owned());
+    floor(&mut world, "another-maker", "9");
+    accepted(world.join(&machine));
+    // A certificate that is left out does not lift the floor, where a listed hash would do.
+    let (mut world, mut machine) = lab();
+    "any".clone_into(&mut world.rule.ek.require);
+    floor(&mut world, "lab-ca", "1");
+    machine.ek_certificate = None;
+    expect(super::Proven, Code::EkCertificateMissing, world.join(&machine));
+    for (maker, least) in
+        [("lab-ca", ""), ("lab-ca", "7."), ("lab-ca", "70000"), ("lab-ca", "1.2.3.4.5"), ("nobody", "1")]
+    {
+        let mut rule = world.rule.clone();
+        rule.ek.min_firmware = [(maker.to_owned(), least.to_owned())].into();
+        assert!(config_attest::policy::CheckedRule::try_from(&rule).is_err(), "{maker} {least}");
+    }
+}

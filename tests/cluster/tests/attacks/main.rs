@@ -202,6 +202,7 @@ fn lonely(runtime: &Arc<Runtime>) -> Vec<Trial> {
         alone(runtime, "unproven::bound_fresh_and_apart", unproven::bound_fresh_and_apart),
         alone(runtime, "unproven::the_agent_asks_without_a_tpm", unproven::the_agent_asks_without_a_tpm),
         alone(runtime, "taken::what_was_seen_is_no_listing", taken::what_was_seen_is_no_listing),
+        alone(runtime, "taken::a_tpm_below_its_makers_floor", taken::a_tpm_below_its_makers_floor),
         alone(runtime, "taken::more_than_was_approved", taken::more_than_was_approved_is_asked_about),
         alone(runtime, "taken::one_address_two_machines", taken::one_address_two_machines),
         alone(runtime, "queue::a_policy_is_tried_out_first", queue::a_policy_is_tried_out_first),

@@ -351,3 +351,17 @@ pub(crate) async fn one_address_two_machines() {
     assert!(machines.iter().all(|machine| machine.node_name() != stranger.node), "no Machine of a refused stranger");
     lab.site.stop();
 }
+
+/// A TPM whose firmware is below the floor of its maker.
+pub(crate) async fn a_tpm_below_its_makers_floor() {
+    let lab = Lab::start().await;
+    let mut rule = by_issuer("inventory");
+    rule["ek"]["minFirmware"] = json!({ "lab-ca": "7.85.4555.0" });
+    set_policy(&lab, "cloud-verify", &rule).await;
+    let (good, mut old) = (lab.machine().await, lab.machine().await);
+    lab.until_accepted(&good).await;
+    assert_eq!(lab.status(&good.node).await.tpm_firmware, "7.85.4555.0");
+    old.tpm_firmware -= 1;
+    lab.refused(&lab.join(&old).await, Code::TpmFirmware, true).await;
+    lab.site.stop();
+}
