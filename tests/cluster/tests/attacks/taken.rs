@@ -64,7 +64,7 @@ pub(crate) async fn what_was_seen_is_no_listing() {
     set_policy(&lab, "insecure-always-approve", &json!({})).await;
     let machine = lab.stranger();
     let who = identity(&machine, &lab.until_accepted(&machine).await);
-    set_policy(&lab, "cloud-verify", &by_issuer("claims")).await;
+    set_policy(&lab, "cloud-verify", &by_issuer("")).await;
     let outcome = lab.until(Code::MachineUnknown, || lab.join(&machine)).await;
     lab.refused(&outcome, Code::MachineUnknown, false).await;
     let outcome = renewed(&lab, &machine, &who).await;
@@ -100,7 +100,8 @@ pub(crate) async fn what_was_seen_is_no_listing() {
 
 /// A Machine that becomes another node: what was issued to it under the name before is worth nothing from the answer on, nor is
 /// what was issued to pods there, also after a restart.
-pub(crate) async fn another_node_name(lab: &Lab) {
+pub(crate) async fn another_node_name() {
+    let lab = &Lab::start().await;
     let (machine, who) = joined(lab).await;
     let (_, good) = joined(lab).await;
     let token = token(lab, &machine.node).await;
@@ -135,6 +136,7 @@ pub(crate) async fn another_node_name(lab: &Lab) {
     assert_eq!(ask(lab, &who, Method::GET, &path, json!(null)).await, StatusCode::UNAUTHORIZED);
     assert_eq!(bearer.status(Method::GET, "/api/v1", Vec::new()).await, StatusCode::UNAUTHORIZED);
     assert_eq!(ask(lab, &good, Method::GET, "/version", json!(null)).await, StatusCode::OK, "the control");
+    lab.site.stop();
 }
 
 /// A request of upstream's client signer.
