@@ -10,6 +10,7 @@ use crate::pace::{Backoff, Cadence, Next, fraction, spread};
 use crate::pin::Pins;
 use crate::prover::Prover;
 use crate::request::install;
+use config_attest::Code;
 use config_attest::wire::Claims;
 use std::fmt;
 use std::sync::Arc;
@@ -176,10 +177,11 @@ impl Enroller {
         }
     }
 
-    /// The master refuses a hello without telling why; another endorsement key of the same TPM may be the one that it
-    /// knows.
+    /// The master refuses without telling why, a hello or what the TPM said: another endorsement key of the same TPM may be the
+    /// one that it knows.
     fn turn_key(&mut self, error: &Error) {
-        if matches!(error, Error::Refused { step: Step::Hello, .. }) {
+        let generic = |code: &str| code == Code::Refused.as_str();
+        if matches!(error, Error::Refused { step, code, .. } if matches!(step, Step::Hello) || generic(code)) {
             self.turn = self.turn.wrapping_add(1);
         }
     }

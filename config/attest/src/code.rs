@@ -99,6 +99,7 @@ codes! {
     EventData = "EVENT_DATA", Suspect, "an event's data is not what was measured";
     EventUnknown = "EVENT_UNKNOWN", Untrusted, "a quoted register holds an event that policy does not know";
     FirmwareChanged = "FIRMWARE_CHANGED", Untrusted, "the firmware is not the one seen at first admission";
+    TpmFirmware = "TPM_FIRMWARE", Untrusted, "the TPM's firmware is below the floor that the rule sets for its maker";
     OutsideArguments = "OUTSIDE_ARGUMENTS", Untrusted,
         "kernel arguments, credentials or add-ons were given from outside the image (PCR 12)";
     ImageUnknown = "IMAGE_UNKNOWN", Untrusted, "no ImageRelease describes what was booted";
@@ -153,6 +154,7 @@ codes! {
     CsrOrganization = "CSR_ORGANIZATION", Untrusted, "the request's organization is not system:nodes, or not the only one";
     CsrSubject = "CSR_SUBJECT", Untrusted, "the request's subject has something beside common name and organization";
     CsrSan = "CSR_SAN", Untrusted, "the request asks for a name or address that is not the Machine's";
+    AddressTaken = "ADDRESS_TAKEN", Nothing, "another machine holds a certificate for an address that is asked for";
     CsrSanWildcard = "CSR_SAN_WILDCARD", Untrusted, "the request asks for a wildcard name";
     CsrSanApiServer = "CSR_SAN_API_SERVER", Untrusted, "the request asks for a name of the API server";
     CsrCa = "CSR_CA", Untrusted, "the request asks for a CA certificate";

@@ -39,6 +39,14 @@ impl San {
         }
     }
 
+    /// The name or address alone, as [`San::from_text`] reads it.
+    pub fn text(&self) -> String {
+        match self {
+            Self::Dns(name) => name.clone(),
+            Self::Ip(address) => address.to_string(),
+        }
+    }
+
     /// Whether it is the API server's: one of `names`, or `kubernetes` and what stands under it, which belong to the API
     /// server in every cluster.
     pub fn is_api_server(&self, names: &BTreeSet<San>) -> bool {

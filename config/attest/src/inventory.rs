@@ -1,9 +1,11 @@
 //! The machines that may join, indexed as the verifier asks for them.
 
+use crate::csr::San;
 use crate::digest::Digest;
 use crate::verdict::MachineId;
 use config_kube::{Machine, MachineState, MachineStatus};
 use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
 
 /// A snapshot of all Machine objects. Made anew when one changes.
 #[derive(Debug, Clone, Default)]
@@ -12,6 +14,8 @@ pub struct Inventory {
     listed: HashMap<Digest, Vec<String>>,
     bound: HashMap<Digest, String>,
     nodes: HashMap<String, Vec<String>>,
+    /// Addresses in serving certificates that machines hold.
+    held: HashMap<IpAddr, Vec<String>>,
 }
 
 impl Inventory {
@@ -20,9 +24,17 @@ impl Inventory {
         let mut inventory = Self::default();
         for machine in machines {
             let Some(name) = machine.metadata.name.clone() else { continue };
-            for hash in machine.spec.ek.hashes.iter().chain(&machine.spec.ek.seen) {
+            let ek = &machine.spec.ek;
+            // What was seen counts where nothing else is said.
+            let seen = ek.seen.iter().filter(|_| ek.hashes.is_empty() && ek.issuers.is_empty());
+            for hash in ek.hashes.iter().chain(seen) {
                 if let Ok(hash) = hash.parse() {
                     inventory.listed.entry(hash).or_default().push(name.clone());
+                }
+            }
+            for name_or_address in held(&machine) {
+                if let San::Ip(address) = San::from_text(name_or_address) {
+                    inventory.held.entry(address).or_default().push(name.clone());
                 }
             }
             if let Some(ek) = bound_ek(&machine) {
@@ -49,7 +61,13 @@ impl Inventory {
         self.machines.values()
     }
 
-    /// Those that list an EK hash, or let it in at sight.
+    /// Another machine that holds a certificate for an address at `now` (Unix seconds).
+    pub(crate) fn holder(&self, address: &IpAddr, but: &Machine, now: u64) -> Option<&Machine> {
+        let others = self.held.get(address).into_iter().flatten().filter_map(|name| self.get(name));
+        others.filter(|other| other.metadata.name != but.metadata.name).find(|other| holds_certificate(other, now))
+    }
+
+    /// Those that list an EK hash or, where they list nothing, let it in at sight.
     pub(crate) fn listing(&self, ek: &Digest) -> Vec<&Machine> {
         self.listed.get(ek).into_iter().flatten().filter_map(|name| self.get(name)).collect()
     }
@@ -76,6 +94,19 @@ pub fn machine_id(machine: &Machine) -> MachineId {
         name: machine.metadata.name.clone().unwrap_or_default(),
         uid: machine.metadata.uid.clone().unwrap_or_default(),
     }
+}
+
+/// What stands in the serving certificate of a Machine, as long as the certificate is good to the master.
+fn held(machine: &Machine) -> &[String] {
+    let status = known(machine).filter(|_| !machine.spec.retired);
+    status.map_or(&[], |status| status.serving_names.as_slice())
+}
+
+/// Whether a Machine's last certificate has not ended at `now`. One whose end cannot be read has none.
+fn holds_certificate(machine: &Machine, now: u64) -> bool {
+    let until = known(machine).and_then(|status| status.certificate.as_ref()).map(|last| last.not_after.as_str());
+    let end = until.and_then(|until| until.parse::<jiff::Timestamp>().ok());
+    end.and_then(|end| u64::try_from(end.as_second()).ok()).is_none_or(|end| now <= end)
 }
 
 /// The EK that a Machine is bound to; none where the inventory lists others in its place.

@@ -1,7 +1,8 @@
 //! Rules: raw to checked. A rule with a fault decides nothing, so that a typing error never approves.
 
 use crate::ek::EkIssuer;
-use config_kube::policy::{Decides, PolicyName, QueueRule, Rule};
+use config_kube::policy::{Decides, NotAVersion, PolicyName, QueueRule, Rule, TpmVersion};
+use std::collections::BTreeMap;
 
 /// Default lifetime of a certificate, in seconds.
 pub const DEFAULT_TTL_SECONDS: u64 = 30 * 60;
@@ -41,6 +42,7 @@ pub struct CheckedRule {
     pub(crate) ek_issuers: Vec<String>,
     pub(crate) ek_inventory: bool,
     pub(crate) ek_require: Require,
+    pub(crate) tpm_firmware: BTreeMap<String, TpmVersion>,
     pub(crate) release_keys: Vec<String>,
     pub(crate) min_svn: u64,
     pub(crate) max_concurrent: u32,
@@ -201,6 +203,27 @@ fn conditions(rule: &Rule, faults: &mut Vec<String>) -> Conditions {
     }
 }
 
+/// The floors of the TPM's firmware, each of an issuer that the rule names where it names any.
+fn floors(rule: &Rule, faults: &mut Vec<String>) -> BTreeMap<String, TpmVersion> {
+    let mut floors = BTreeMap::new();
+    for (issuer, text) in &rule.ek.min_firmware {
+        let key = format!("ek.min_firmware.{issuer}");
+        if !rule.ek.issuers.is_empty() && !rule.ek.issuers.contains(issuer) {
+            faults.push(format!("{key}: ek.issuers does not name `{issuer}`"));
+        }
+        match text.parse() {
+            Ok(version) => drop(floors.insert(issuer.clone(), version)),
+            Err(NotAVersion) => faults.push(format!("{key}: found {text:?}, {NotAVersion}")),
+        }
+    }
+    // Without issuers no certificate is looked at, so no maker is known.
+    if !floors.is_empty() && rule.ek.issuers.is_empty() && rule.policy.decides() == Decides::Verifier {
+        faults
+            .push("ek.min_firmware: name the issuers in ek.issuers, by whose certificates makers are known".to_owned());
+    }
+    floors
+}
+
 /// `inventory` or nothing.
 fn inventory(text: &str, key: &str, faults: &mut Vec<String>) -> bool {
     match text {
@@ -237,6 +260,7 @@ impl TryFrom<&Rule> for CheckedRule {
         let ttl = rule.certificate.ttl_seconds;
         let ttl_seconds =
             bounded(ttl, DEFAULT_TTL_SECONDS, MIN_TTL_SECONDS, MAX_TTL_SECONDS, "certificate.ttl", &mut faults);
+        let tpm_firmware = floors(rule, &mut faults);
         let sans_inventory = inventory(&rule.certificate.sans, "certificate.sans", &mut faults);
         if rule.insecure_no_tpm && !decides.takes_unproven() {
             faults.push(
@@ -255,6 +279,7 @@ impl TryFrom<&Rule> for CheckedRule {
             ek_issuers: rule.ek.issuers.clone(),
             ek_inventory: looked_at.ek_inventory,
             ek_require: looked_at.ek_require,
+            tpm_firmware,
             release_keys: rule.images.release_keys.clone(),
             min_svn: rule.images.min_svn,
             max_concurrent: rule.images.max_concurrent,

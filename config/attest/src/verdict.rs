@@ -175,11 +175,6 @@ impl Checks {
         }
     }
 
-    /// Whether a check of this name passed.
-    pub(crate) fn has_passed(&self, name: &str) -> bool {
-        self.list.iter().any(|check| check.ok && check.name == name)
-    }
-
     /// How many checks failed.
     pub(crate) fn failures(&self) -> usize {
         self.list.iter().filter(|check| !check.ok).count()

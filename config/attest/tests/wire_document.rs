@@ -1,8 +1,12 @@
 //! WIRE.md says what the code does.
 
+use config_attest::eventlog::{Event, EventLog, kind};
 use config_attest::pcr::{NK_PCRS, QUOTE_PCRS, Selection};
+use config_attest::testing::{EkKind, World};
+use config_attest::tpm::{Attest, Attested, ClockInfo, EcdsaSignature, PcrSelection};
 use config_attest::wire::{self, Claims, Transcript};
 use config_attest::{Code, Consequence, Digest, Purpose, unproven};
+use config_kube::policy::TpmVersion;
 
 const DOCUMENT: &str = include_str!("../WIRE.md");
 
@@ -122,4 +126,87 @@ fn oversized_blobs_are_refused_before_they_are_decoded() {
     let one_more = format!("\"{}\"", "AAAA".repeat(6));
     let error = serde_json::from_str::<wire::Blob<16>>(&one_more).expect_err("18 bytes");
     assert_eq!(wire::code_of(&error), Code::TooLarge, "{error}");
+}
+
+/// An attestation with an extra data and a selection of these lengths.
+fn attest(extra: usize, selected: usize) -> Attest {
+    let selection = vec![PcrSelection { bank: 0x000b, select: vec![1; selected] }];
+    Attest {
+        qualified_signer: vec![1; 34],
+        extra_data: vec![2; extra],
+        clock_info: ClockInfo { clock: 1, reset_count: 2, restart_count: 3, safe: true },
+        firmware_version: 7 << 48 | 85 << 32 | 4555 << 16,
+        attested: Attested::Quote { selection, digest: vec![3; 32] },
+    }
+}
+
+/// What stands behind `ATTEST_MALFORMED`, at each limit and beyond it.
+#[test]
+fn limits_of_attestations_and_signatures_are_the_documented_ones() {
+    let parses = |attest: &Attest| Attest::parse(&attest.to_bytes()).is_ok();
+    assert!(parses(&attest(66, 4)) && !parses(&attest(67, 4)) && !parses(&attest(66, 5)));
+    for (size, good) in [(64, true), (65, false)] {
+        let mut quote = attest(32, 3);
+        quote.attested = Attested::Quote { selection: Vec::new(), digest: vec![0; size] };
+        assert_eq!(parses(&quote), good, "a digest of {size} bytes");
+    }
+    let mut many = attest(32, 3);
+    let one = PcrSelection { bank: 0x000b, select: vec![1, 0, 0] };
+    for (count, good) in [(8, true), (9, false)] {
+        many.attested = Attested::Quote { selection: vec![one.clone(); count], digest: vec![0; 32] };
+        assert_eq!(parses(&many), good, "{count} selections");
+    }
+    let bytes = attest(32, 3).to_bytes();
+    assert!(Attest::parse(&bytes[..bytes.len() - 1]).is_err() && Attest::parse(&[&bytes[..], &[0]].concat()).is_err());
+    // magic, type, qualified signer, extra data, clock, resetCount, restartCount: then `safe`.
+    let safe = 4 + 2 + (2 + 34) + (2 + 32) + 8 + 4 + 4;
+    assert_eq!(bytes[safe], 1);
+    let mut other = bytes.clone();
+    other[safe] = 2;
+    assert!(Attest::parse(&other).is_err(), "safe is 0 or 1");
+    assert_eq!(bytes[safe + 1..safe + 9], [0, 7, 0, 85, 0x11, 0xcb, 0, 0]);
+    let version = Attest::parse(&bytes).map(|attest| TpmVersion(attest.firmware_version).to_string());
+    assert_eq!(version.ok().as_deref(), Some("7.85.4555.0"), "as it stands in status.tpmFirmware");
+    let signature =
+        |r: usize| [&[0, 0x18, 0, 0x0b, 0, u8::try_from(r).expect("short")][..], &vec![1; r], &[0, 1, 1]].concat();
+    assert!(EcdsaSignature::parse(&signature(66)).is_ok() && EcdsaSignature::parse(&signature(67)).is_err());
+}
+
+/// A register's value before the first event of a log (PC Client Platform Firmware Profile, 10.4.5.3).
+#[test]
+fn the_locality_of_the_startup_is_where_pcr_0_begins() {
+    let no_action = |pcr: u8, locality: u8| Event {
+        pcr,
+        kind: kind::NO_ACTION,
+        digest: Digest::ZERO,
+        data: [b"StartupLocality\0", &[locality][..]].concat(),
+    };
+    let begins = |events: Vec<Event>| EventLog { events }.replay().get(0);
+    let mut wanted = Digest::ZERO;
+    for locality in [3, 4] {
+        wanted.0[31] = locality;
+        assert_eq!(begins(vec![no_action(0, locality)]), wanted);
+    }
+    for none in [no_action(0, 0), no_action(0, 1), no_action(1, 3)] {
+        assert_eq!(begins(vec![none]), Digest::ZERO);
+    }
+    assert_eq!(begins(vec![no_action(0, 4), no_action(0, 3)]), wanted, "the first counts");
+    assert!(DOCUMENT.contains("`StartupLocality`") && DOCUMENT.contains("2.23.133.8.1"));
+}
+
+/// The digest of an approval is over raw bytes: 32 of the EK's hash, 34 of the node key's Name, the registers, 32 of the claims.
+#[test]
+fn what_an_approval_is_for_is_golden() {
+    let mut world = World::new();
+    world.rule.policy = config_kube::PolicyName::Queue;
+    let machine = world.machine("worker-1", "192.168.77.11", EkKind::P256);
+    let claimant = world.claim(&machine).expect("a claimant");
+    let mut bytes = machine.ek_hash().as_bytes().to_vec();
+    bytes.extend_from_slice(machine.nk_public.name().as_bytes());
+    for value in machine.bank.values(Selection::of(QUOTE_PCRS)).values() {
+        bytes.extend_from_slice(value.as_bytes());
+    }
+    bytes.extend_from_slice(machine.claims.hash().as_bytes());
+    assert_eq!(bytes.len(), 32 + 34 + 10 * 32 + 32);
+    assert_eq!(claimant.id(), Digest::of(&bytes));
 }

@@ -68,10 +68,39 @@ pub struct EkSelector {
     /// Names of EK issuers in the cluster's configuration, any of which must have signed the EK certificate.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub issuers: Vec<String>,
-    /// `sha256:<hex>` of EKs that `insecure-always-approve` let in at sight. They find the Machine again and vouch for
-    /// nothing: `hashes = "inventory"` does not mean them.
+    /// `sha256:<hex>` of EKs that `insecure-always-approve` let in at sight: a record. Where neither hashes nor issuers are
+    /// named, they find the Machine again under the policies that do not verify; `cloud-verify` never takes them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub seen: Vec<String>,
+}
+
+/// On what an EK counts as a Machine's, by the Machine's own spec.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EkWord {
+    /// An admin, or a person who approved it, listed its hash.
+    Hash,
+    /// An admin named its issuer, and no hashes: it counts with a certificate of that issuer.
+    Issuer,
+    /// Nobody named anything, and it was let in at sight. That is a record: no rule that enforces its verdict takes it.
+    Seen,
+}
+
+impl EkSelector {
+    /// On what an EK (`sha256:<hex>`) counts as the Machine's; none where it does not. What an admin says goes before what was
+    /// seen: hashes shut out all other keys, and issuers all keys without their certificate.
+    pub fn word_on(&self, ek: &str) -> Option<EkWord> {
+        fn digits(text: &str) -> &str {
+            text.strip_prefix("sha256:").unwrap_or(text)
+        }
+        let has = |list: &[String]| list.iter().any(|hash| digits(hash).eq_ignore_ascii_case(digits(ek)));
+        if !self.hashes.is_empty() {
+            return has(&self.hashes).then_some(EkWord::Hash);
+        }
+        if !self.issuers.is_empty() {
+            return Some(EkWord::Issuer);
+        }
+        has(&self.seen).then_some(EkWord::Seen)
+    }
 }
 
 /// Where a machine stands.
@@ -134,6 +163,13 @@ pub struct MachineStatus {
     /// The client certificate that it holds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub certificate: Option<CertificateRef>,
+    /// DNS names and IP addresses of the serving certificate that it holds. Under a rule that takes claimed addresses no other
+    /// machine gets one of them, until this one retires, gives it up at its next proof, or its certificate ends.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub serving_names: Vec<String>,
+    /// Version of the TPM's firmware, as four decimal numbers of 16 bits (`TPMS_ATTEST.firmwareVersion`; TPM 2.0 part 2, 10.12.8).
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub tpm_firmware: String,
     /// The TPM's counters at the last accepted proof.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub counters: Option<Counters>,
@@ -178,6 +214,9 @@ pub struct Admission {
     /// Hex digests of the quoted registers that the person approved, by index: a boot into the same needs no person again.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub registers: BTreeMap<String, String>,
+    /// DNS names and IP addresses that the machine claimed or asked for then: under `queue` more than these need a person again.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub names: Vec<String>,
 }
 
 /// What a rule of the policy put on a Node.
@@ -257,12 +296,11 @@ pub struct AdminVerdict {
 }
 
 impl Machine {
-    /// The EK that the Machine is bound to, as long as the inventory still has it: listing another board's EK in its place
-    /// is what replaces a machine, and drops the binding.
+    /// The EK that the Machine is bound to, as long as the inventory has it for the Machine's: listing another board's EK in
+    /// its place is what replaces a machine, and taking its EK off is what ends one. Both drop the binding.
     pub fn binding(&self) -> Option<&str> {
         let bound = self.status.as_ref()?.bound_ek.as_deref()?;
-        let hashes = &self.spec.ek.hashes;
-        (hashes.is_empty() || hashes.iter().any(|hash| hash.eq_ignore_ascii_case(bound))).then_some(bound)
+        self.spec.ek.word_on(bound).is_some().then_some(bound)
     }
 
     /// The name of the Node that this machine becomes.

@@ -228,6 +228,56 @@ pub struct EkRule {
     pub hashes: String,
     /// `all` (issuer and hash) or `any`.
     pub require: String,
+    /// Lowest version of the TPM's firmware, by the name of the EK's issuer: one to four decimal numbers of 16 bits, as in
+    /// `7.85.4555.0`. Where any is set, a machine whose EK certificate names no issuer is refused.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub min_firmware: BTreeMap<String, String>,
+}
+
+/// Version of a TPM's firmware: `TPMS_ATTEST.firmwareVersion` (TPM 2.0 part 2, 10.12.8), whose two halves are
+/// `TPM_PT_FIRMWARE_VERSION_1` and `_2`. Only versions of one maker compare.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TpmVersion(pub u64);
+
+impl fmt::Display for TpmVersion {
+    /// Four decimal numbers of 16 bits, the highest first.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let part = |shift: u32| (self.0 >> shift) & 0xffff;
+        write!(f, "{}.{}.{}.{}", part(48), part(32), part(16), part(0))
+    }
+}
+
+/// Text that is no version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NotAVersion;
+
+impl fmt::Display for NotAVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("expected one to four decimal numbers of at most 65535 with dots between them")
+    }
+}
+
+impl std::error::Error for NotAVersion {}
+
+impl std::str::FromStr for TpmVersion {
+    type Err = NotAVersion;
+
+    /// One to four decimal numbers; those that are missing are zero.
+    fn from_str(text: &str) -> Result<Self, NotAVersion> {
+        let mut parts = [0_u16; 4];
+        let mut found = text.split('.');
+        for (part, text) in parts.iter_mut().zip(found.by_ref()) {
+            let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+            match text.parse() {
+                Ok(number) if digits => *part = number,
+                _ => return Err(NotAVersion),
+            }
+        }
+        if found.next().is_some() {
+            return Err(NotAVersion);
+        }
+        Ok(Self(parts.into_iter().fold(0, |whole, part| whole << 16 | u64::from(part))))
+    }
 }
 
 /// Which images a rule takes.

@@ -113,6 +113,11 @@ fn ek(rule: &EkRule) -> String {
         fields.push(("issuers", list(&rule.issuers)));
     }
     fields.extend(text("require", &rule.require));
+    if !rule.min_firmware.is_empty() {
+        let floors =
+            rule.min_firmware.iter().map(|(issuer, version)| format!("{} = {}", quoted(issuer), quoted(version)));
+        fields.push(("min_firmware", format!("{{ {} }}", floors.collect::<Vec<_>>().join(", "))));
+    }
     table(fields)
 }
 

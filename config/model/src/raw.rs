@@ -185,7 +185,7 @@ raw!(
 );
 raw!(
     /// `ek` of a rule
-    RawRuleEk { issuers: Texts, hashes: String, require: String }
+    RawRuleEk { issuers: Texts, hashes: String, require: String, min_firmware: Entries<String> }
 );
 raw!(
     /// `images` of a rule

@@ -12,11 +12,12 @@ use crate::raw::{
     RawPolicyDocument, RawRule, RawRuleCertificate, RawRuleConfig, RawRuleEk, RawRuleEvents, RawRuleImages,
     RawRuleQueue, Texts,
 };
-use crate::read::At;
+use crate::read::{At, Entries};
 use crate::suggest::nearest;
 use config_kube::policy::POLICY_NAME;
-use config_kube::policy::{CertificateRule, ConfigRule, EkRule, EventRule, ImageRule, QueueRule};
+use config_kube::policy::{CertificateRule, ConfigRule, EkRule, EventRule, ImageRule, QueueRule, TpmVersion};
 use config_kube::{CertificatePolicySpec, Decides, PolicyName, Rule, identity};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
@@ -229,7 +230,25 @@ fn ek(raw: Option<At<RawRuleEk>>, known: Option<&Known>, sink: &mut Sink<'_>) ->
         let found = "a rule that takes every endorsement key, so every TPM in the world";
         sink.suggest(FaultKind::Conflict, &place, found, "issuers, or hashes from the inventory", suggestion);
     }
-    EkRule { issuers, hashes, require: require.unwrap_or("all").to_owned() }
+    let min_firmware = floors(raw.min_firmware, &issuers, sink);
+    EkRule { issuers, hashes, require: require.unwrap_or("all").to_owned(), min_firmware }
+}
+
+/// Floors of the TPM's firmware, each of an issuer that the rule names: its certificate is what tells whose TPM it is.
+fn floors(raw: Option<At<Entries<String>>>, issuers: &[String], sink: &mut Sink<'_>) -> BTreeMap<String, String> {
+    let mut floors = BTreeMap::new();
+    for (issuer, version) in raw.into_iter().flat_map(|raw| raw.value.0) {
+        if !issuers.contains(&issuer.value) {
+            let wanted = "one of the rule's `issuers`";
+            sink.fault(FaultKind::BadValue, &issuer.place, quoted(&issuer.value), wanted);
+        }
+        if version.value.parse::<TpmVersion>().is_err() {
+            let wanted = "a version of one to four decimal numbers of at most 65535, as in \"7.85.4555.0\"";
+            sink.fault(FaultKind::BadValue, &version.place, quoted(&version.value), wanted);
+        }
+        floors.insert(issuer.value, version.value);
+    }
+    floors
 }
 
 fn images(raw: Option<At<RawRuleImages>>, known: Option<&Known>, sink: &mut Sink<'_>) -> ImageRule {

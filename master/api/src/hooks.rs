@@ -24,6 +24,12 @@ pub trait Extensions: fmt::Debug + Send + Sync {
         Err("the master makes the Node of a machine that it admitted".to_owned())
     }
 
+    /// Waits until a write of an object of the project's own group is in force wherever the service decides by it; whether it
+    /// is so in time. Asked after the write and before it is acknowledged; `name` is empty where several were written.
+    fn in_force(&self, _plural: &str, _name: &str) -> BoxFuture<'static, bool> {
+        Box::pin(std::future::ready(true))
+    }
+
     /// Further figures for `/metrics`, in the text form (0.0.4).
     fn figures(&self) -> String {
         String::new()

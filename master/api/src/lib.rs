@@ -15,6 +15,7 @@ mod authorize;
 mod discovery;
 mod encoding;
 mod fairness;
+mod guard;
 mod health;
 mod hooks;
 mod metrics;

@@ -6,6 +6,7 @@ use crate::authenticate::{self, TokenIssuer, impersonate};
 use crate::authorize::{self, Authorizer};
 use crate::encoding::{self, Wishes};
 use crate::error::{ApiError, Reason};
+use crate::guard::Caller;
 use crate::hooks::{DenyList, Extensions, NodeDialer};
 use crate::kinds;
 use crate::metrics::{About, Metrics};
@@ -18,7 +19,7 @@ use crate::registry::{Kind, Registry};
 use crate::selector::Selector;
 use crate::verbs::{self, Call};
 use bytes::Bytes;
-use config_kube::identity::MASTERS_GROUP;
+use config_kube::identity::{self, MASTERS_GROUP};
 use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use http_body::Body as _;
@@ -165,10 +166,7 @@ impl ApiServer {
         if peer.remote.is_none() || user.in_group(MASTERS_GROUP) {
             return Ok(None);
         }
-        let mutating = match verb {
-            Verb::Get | Verb::List | Verb::Watch => false,
-            Verb::Create | Verb::Update | Verb::Patch | Verb::Delete | Verb::DeleteCollection => true,
-        };
+        let mutating = !reads(verb);
         let room = if mutating { &self.inner.writes } else { &self.inner.reads };
         room.try_acquire().map(Some).map_err(|_full| {
             self.inner.metrics.refuse(mutating);
@@ -243,11 +241,25 @@ impl ApiServer {
     }
 
     /// Answers a request of a known caller.
+    ///
+    /// Guarantee: where the caller is shut out while the answer is made, it is not given, however far it is.
     pub async fn handle_as(&self, request: Request<Body>, user: UserInfo, peer: Peer) -> Response<Body> {
-        let began = Instant::now();
         if let Some(why) = self.denial(&user, &peer) {
-            return respond(&ApiError::new(Reason::Unauthorized, format!("Unauthorized: {why}")));
+            return shut_out(&why);
         }
+        let Some(caller) = Caller::of(&user, &peer) else { return self.answer(request, user, peer).await };
+        // Subscribed before the last look, so that no change comes between the two.
+        let response = self.answer(request, user, peer).await;
+        let guarded = caller.clone().guard(self, response);
+        match caller.denial(self) {
+            Some(why) => shut_out(&why),
+            None => guarded,
+        }
+    }
+
+    /// Answers a caller who is let in.
+    async fn answer(&self, request: Request<Body>, user: UserInfo, peer: Peer) -> Response<Body> {
+        let began = Instant::now();
         let mut request = request;
         let user = match impersonate::apply(self, user, request.headers_mut()).await {
             Ok(user) => user,
@@ -339,14 +351,62 @@ impl ApiServer {
         // Held until the answer is made; a watch's body has a permit of its own.
         let _permit = self.permit(target.verb, &user, &peer)?;
         let deprecated = kind.deprecated;
+        let own = target.group == identity::GROUP && peer.remote.is_some() && !query.has("dryRun");
+        let written = (own && !reads(target.verb)).then(|| (target.plural.clone(), target.name.clone()));
         let call = Call { api: self.clone(), user, peer, target, query, headers, kind, about, method, uri };
         let answer = verbs::run(call, content).await;
+        let answer = match (answer, written) {
+            (Ok(response), Some((plural, name))) if response.status().is_success() => {
+                self.acknowledged(response, &plural, name).await
+            }
+            (answer, _) => answer,
+        };
         match deprecated {
             // A refusal tells it as well.
             Some(words) => Ok(verbs::warned(answer.unwrap_or_else(|error| respond(&error)), &[words.to_owned()])),
             None => answer,
         }
     }
+}
+
+impl ApiServer {
+    /// The answer to a write of the project's own objects, once what decides by them knows it: whoever hears that a machine is
+    /// retired hears nothing more of it.
+    async fn acknowledged(
+        &self,
+        response: Response<Body>,
+        plural: &str,
+        name: String,
+    ) -> Result<Response<Body>, ApiError> {
+        let Some(extensions) = self.inner.extensions.get() else { return Ok(response) };
+        let (parts, content) = response.into_parts();
+        // An object that was made: its name is in the answer.
+        let unread = |error| ApiError::new(Reason::InternalError, format!("the answer cannot be read: {error}"));
+        let content = content.collect().await.map_err(unread)?.to_bytes();
+        let name = if name.is_empty() { name_in(&content).unwrap_or_default() } else { name };
+        if extensions.in_force(plural, &name).await {
+            return Ok(Response::from_parts(parts, body(content)));
+        }
+        Err(ApiError::new(Reason::Timeout, "the write is stored, and is not in force everywhere yet: look again"))
+    }
+}
+
+/// The name of the object in an answer.
+fn name_in(content: &[u8]) -> Option<String> {
+    let object: serde_json::Value = serde_json::from_slice(content).ok()?;
+    Some(object.pointer("/metadata/name")?.as_str()?.to_owned())
+}
+
+fn reads(verb: Verb) -> bool {
+    match verb {
+        Verb::Get | Verb::List | Verb::Watch => true,
+        Verb::Create | Verb::Update | Verb::Patch | Verb::Delete | Verb::DeleteCollection => false,
+    }
+}
+
+/// What somebody is told who was let in before.
+fn shut_out(why: &str) -> Response<Body> {
+    respond(&ApiError::new(Reason::Unauthorized, format!("Unauthorized: {why}")))
 }
 
 /// A request for a resource, before anybody is asked whether it may be.

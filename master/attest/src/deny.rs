@@ -29,7 +29,9 @@ impl Standing {
         if machine.spec.retired {
             return Self::Retired;
         }
-        let Some(status) = &machine.status else { return Self::Admitted(None) };
+        let Some(status) = &machine.status else {
+            return Self::Admitted((!machine.spec.is_static).then(String::new));
+        };
         if status.bound_ek.is_some() && machine.binding().is_none() {
             return Self::Replaced;
         }
@@ -43,11 +45,18 @@ impl Standing {
         }
     }
 
+    /// Whether something was proved, or issued, that it may speak by.
+    fn vouches(&self) -> bool {
+        matches!(self, Self::Admitted(Some(key)) if !key.is_empty()) || *self == Self::Admitted(None)
+    }
+
     /// Why nothing that comes from it is let pass.
     fn shut_out(&self) -> Option<String> {
         match self {
             Self::Admitted(_) => None,
-            Self::Replaced => Some("the machine was replaced by another board".to_owned()),
+            Self::Replaced => {
+                Some("the machine was replaced by another board, or its endorsement key was taken off".to_owned())
+            }
             Self::Untrusted(code) => Some(format!("the machine is Untrusted: {code}")),
             Self::Retired => Some("the machine is retired".to_owned()),
         }
@@ -58,7 +67,9 @@ impl Standing {
 #[derive(Debug, Default)]
 struct Standings {
     machines: HashMap<String, (String, Standing)>,
-    /// Nodes of which every Machine is shut out, and why.
+    /// Nodes that were made for Machines, by their objects: they outlive the Machine, and the name that it had.
+    made: HashSet<String>,
+    /// Nodes of which every Machine is shut out, and why; and those that were a Machine's and are nobody's now.
     nodes: HashMap<String, String>,
     /// Nodes that are Machines'.
     taken: HashSet<String>,
@@ -74,8 +85,14 @@ impl Standings {
                 self.nodes.insert(node.clone(), why);
             }
         }
+        for node in &self.made {
+            let why =
+                "its machine is another node now, or was taken out of the inventory, and no other has proved itself";
+            self.nodes.entry(node.clone()).or_insert_with(|| why.to_owned());
+        }
         for (node, standing) in self.machines.values() {
-            if standing.shut_out().is_none() {
+            let speaks = if self.made.contains(node) { standing.vouches() } else { standing.shut_out().is_none() };
+            if speaks {
                 self.nodes.remove(node);
             }
         }
@@ -85,10 +102,10 @@ impl Standings {
 /// The deny list.
 ///
 /// Guarantee: a certificate with a node extension is let pass only while its Machine is in the inventory, not retired, not
-/// Untrusted and not another board, and only over the node key of its last proof; one without it, as an ordinary kubelet has,
+/// Untrusted and not another board, only for the node that the Machine is, and only over the node key of its last proof; one without it, as an ordinary kubelet has,
 /// only while no Machine has its name; nothing that is bound to a node passes
-/// while the node is shut out; and no certificate is let pass after its end. Assumption: the list was filled once before
-/// the API serves.
+/// while the node is shut out, as one is that was a Machine's until its Node is deleted; and no certificate is let pass after its
+/// end. Assumption: the list was filled once before the API serves.
 #[derive(Debug)]
 pub struct MachineDenyList {
     standings: RwLock<Standings>,
@@ -142,27 +159,47 @@ impl MachineDenyList {
     pub(crate) fn fill<'a>(&self, machines: impl Iterator<Item = &'a Machine>) {
         let fresh: HashMap<String, (String, Standing)> = machines.filter_map(entry).collect();
         self.change(|known| {
-            let changed = *known != fresh;
-            *known = fresh;
+            let changed = known.machines != fresh;
+            known.machines = fresh;
             changed
         });
+    }
+
+    /// Replaces the nodes that were made for Machines.
+    pub(crate) fn fill_nodes(&self, nodes: impl Iterator<Item = String>) {
+        let fresh: HashSet<String> = nodes.collect();
+        self.change(|known| {
+            let changed = known.made != fresh;
+            known.made = fresh;
+            changed
+        });
+    }
+
+    /// A node was made for a Machine, or is not any more.
+    pub(crate) fn set_node(&self, node: &str, made: bool) {
+        self.change(|known| if made { known.made.insert(node.to_owned()) } else { known.made.remove(node) });
+    }
+
+    /// Whether a node was made for a Machine, now or once.
+    pub(crate) fn made_node(&self, node: &str) -> bool {
+        self.standings.read().unwrap_or_else(PoisonError::into_inner).made.contains(node)
     }
 
     /// Takes one Machine's new state.
     pub fn set(&self, machine: &Machine) {
         let Some((uid, fresh)) = entry(machine) else { return };
-        self.change(|known| known.insert(uid, fresh.clone()) != Some(fresh));
+        self.change(|known| known.machines.insert(uid, fresh.clone()) != Some(fresh));
     }
 
     /// A Machine is gone.
     pub(crate) fn remove(&self, machine: &Machine) {
         let Some(uid) = machine.metadata.uid.as_ref() else { return };
-        self.change(|known| known.remove(uid).is_some());
+        self.change(|known| known.machines.remove(uid).is_some());
     }
 
-    fn change(&self, make: impl FnOnce(&mut HashMap<String, (String, Standing)>) -> bool) {
+    fn change(&self, make: impl FnOnce(&mut Standings) -> bool) {
         let mut standings = self.standings.write().unwrap_or_else(PoisonError::into_inner);
-        if make(&mut standings.machines) {
+        if make(&mut standings) {
             standings.recount();
             drop(standings);
             self.look_again();
@@ -195,8 +232,13 @@ impl MachineDenyList {
         fresh
     }
 
-    fn verdict(&self, uid: &str, key: &str) -> Option<String> {
+    /// Why a certificate is denied that says this of its Machine, its key and its node.
+    fn verdict(&self, uid: &str, key: &str, node: Option<&str>) -> Option<String> {
         match self.standings.read().unwrap_or_else(PoisonError::into_inner).machines.get(uid) {
+            Some((own, _)) if node != Some(own.as_str()) => {
+                let node = node.unwrap_or("nothing");
+                Some(format!("the certificate is of node {node}, and the machine is node {own}"))
+            }
             Some((_, Standing::Admitted(Some(known)))) if known != key => {
                 Some("the certificate is of an earlier node key: the machine has proved another since".to_owned())
             }
@@ -227,7 +269,7 @@ impl MachineDenyList {
             return Some("the certificate has expired".to_owned());
         }
         match &noted.machine {
-            Some(uid) => self.verdict(uid, &noted.key),
+            Some(uid) => self.verdict(uid, &noted.key, noted.node.as_deref()),
             None => self.of_no_proof(noted.node.as_deref()?),
         }
     }
@@ -280,13 +322,13 @@ mod tests {
     fn only_machines_of_the_inventory_that_are_not_untrusted_pass() {
         let list = MachineDenyList::default();
         list.fill([machine("a", MachineState::Trusted), machine("b", MachineState::Untrusted)].iter());
-        assert_eq!(list.verdict("a", ""), None);
-        assert!(list.verdict("b", "").unwrap().contains("IMAGE_SVN"));
-        assert!(list.verdict("c", "").is_some());
+        assert_eq!(list.verdict("a", "", Some("a")), None);
+        assert!(list.verdict("b", "", Some("b")).unwrap().contains("IMAGE_SVN"));
+        assert!(list.verdict("c", "", Some("c")).is_some());
         let mut retired = machine("a", MachineState::Trusted);
         retired.spec.retired = true;
         list.set(&retired);
-        assert!(list.verdict("a", "").is_some());
+        assert!(list.verdict("a", "", Some("a")).is_some());
     }
 
     /// A certificate that an ordinary kubelet was given speaks for its name only until that is a Machine's.
@@ -309,11 +351,11 @@ mod tests {
         object.spec.is_static = true;
         object.status.get_or_insert_default().node_key = Some("sha256:aa".to_owned());
         list.set(&object);
-        assert_eq!(list.verdict("a", "sha256:aa"), None);
-        assert!(list.verdict("a", "sha256:99").is_some(), "an earlier one");
+        assert_eq!(list.verdict("a", "sha256:aa", Some("a")), None);
+        assert!(list.verdict("a", "sha256:99", Some("a")).is_some(), "an earlier one");
         object.spec.is_static = false;
         list.set(&object);
-        assert!(list.verdict("a", "sha256:aa").is_some());
+        assert!(list.verdict("a", "sha256:aa", Some("a")).is_some());
     }
 
     /// Another board under the same name: what the old one holds is worth nothing, before and after the new one's proof.
@@ -325,16 +367,16 @@ mod tests {
         let status = object.status.get_or_insert_default();
         (status.bound_ek, status.node_key) = (Some("sha256:01".to_owned()), Some("sha256:aa".to_owned()));
         list.set(&object);
-        assert_eq!(list.verdict("a", "sha256:aa"), None);
+        assert_eq!(list.verdict("a", "sha256:aa", Some("a")), None);
         object.spec.ek.hashes = vec!["sha256:02".to_owned()];
         list.set(&object);
-        assert!(list.verdict("a", "sha256:aa").unwrap().contains("replaced"));
+        assert!(list.verdict("a", "sha256:aa", Some("a")).unwrap().contains("replaced"));
         assert!(list.node_denied("a").is_some());
         let status = object.status.get_or_insert_default();
         (status.bound_ek, status.node_key) = (Some("sha256:02".to_owned()), Some("sha256:bb".to_owned()));
         list.set(&object);
-        assert!(list.verdict("a", "sha256:aa").unwrap().contains("earlier node key"));
-        assert_eq!((list.verdict("a", "sha256:bb"), list.node_denied("a")), (None, None));
+        assert!(list.verdict("a", "sha256:aa", Some("a")).unwrap().contains("earlier node key"));
+        assert_eq!((list.verdict("a", "sha256:bb", Some("a")), list.node_denied("a")), (None, None));
     }
 
     /// Tokens bound to a node fall with its machine; a second Machine that may speak for the node keeps them.
@@ -379,5 +421,68 @@ mod tests {
         assert!(!listener.has_changed().unwrap());
         list.set(&machine("a", MachineState::Untrusted));
         assert!(listener.has_changed().unwrap());
+    }
+
+    /// A Machine that becomes another node: what was issued to it under the name before is worth nothing, and what is bound to
+    /// the node that it was is worth nothing as long as that Node is there, whatever becomes of the Machine.
+    #[test]
+    fn a_node_name_that_a_machine_had_speaks_for_nobody() {
+        let list = MachineDenyList::default();
+        let mut object = machine("a", MachineState::Trusted);
+        object.status.get_or_insert_default().node_key = Some("sha256:aa".to_owned());
+        list.fill_nodes(["a".to_owned()].into_iter());
+        list.set(&object);
+        assert_eq!((list.verdict("a", "sha256:aa", Some("a")), list.node_denied("a")), (None, None));
+        object.spec.node_name = Some("b".to_owned());
+        list.set(&object);
+        assert!(list.verdict("a", "sha256:aa", Some("a")).unwrap().contains("node b"));
+        assert!(list.verdict("a", "sha256:aa", None).is_some(), "a certificate that names no node");
+        assert_eq!(list.verdict("a", "sha256:aa", Some("b")), None, "the node that it is");
+        assert!(list.node_denied("a").is_some() && list.node_denied("b").is_none());
+        list.remove(&object);
+        assert!(list.node_denied("a").is_some(), "a Machine that was deleted");
+        // Another Machine of the name speaks for it once it has proved itself.
+        let mut other = machine("c", MachineState::Pending);
+        other.spec.node_name = Some("a".to_owned());
+        list.set(&other);
+        assert!(list.node_denied("a").is_some());
+        let status = other.status.get_or_insert_default();
+        (status.state, status.node_key) = (MachineState::Trusted, Some("sha256:cc".to_owned()));
+        list.set(&other);
+        assert_eq!(list.node_denied("a"), None);
+        list.remove(&other);
+        list.set_node("a", false);
+        assert_eq!(list.node_denied("a"), None, "its Node was deleted: the name is anybody's");
+        assert!(!list.made_node("a"));
+    }
+
+    /// What an admin took off counts at once, however it was taken.
+    #[test]
+    fn a_key_that_was_taken_off_ends_its_certificates() {
+        use config_kube::machine::EkSelector;
+        let listed = |hashes: &[&str], issuers: &[&str], seen: &[&str]| {
+            let [hashes, issuers, seen] =
+                [hashes, issuers, seen].map(|list| list.iter().map(|&one| one.to_owned()).collect());
+            EkSelector { hashes, issuers, seen }
+        };
+        let cases = [
+            (listed(&["sha256:01"], &[], &[]), true),
+            (listed(&["sha256:02", "sha256:01"], &["maker"], &[]), true),
+            (listed(&[], &["maker"], &[]), true),
+            (listed(&[], &[], &["sha256:01"]), true),
+            (listed(&[], &[], &[]), false),
+            (listed(&[], &[], &["sha256:02"]), false),
+            (listed(&["sha256:02"], &[], &["sha256:01"]), false),
+            (listed(&["sha256:02"], &["maker"], &[]), false),
+        ];
+        for (ek, good) in cases {
+            let list = MachineDenyList::default();
+            let mut object = machine("a", MachineState::Trusted);
+            object.spec.ek = ek.clone();
+            let status = object.status.get_or_insert_default();
+            (status.bound_ek, status.node_key) = (Some("sha256:01".to_owned()), Some("sha256:aa".to_owned()));
+            list.set(&object);
+            assert_eq!(list.verdict("a", "sha256:aa", Some("a")).is_none(), good, "{ek:?}");
+        }
     }
 }

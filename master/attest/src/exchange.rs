@@ -4,6 +4,7 @@
 //! of one Machine are taken one after another, and each sees what the one before recorded. What is done with a machine that
 //! proved which it is, its policy says (`policy`).
 
+use crate::addresses::Addresses;
 use crate::admit::{self, Admission, Requests};
 use crate::answer::{self, Answer, BODY_TIME};
 use crate::entropy::SystemEntropy;
@@ -28,6 +29,7 @@ use config_attest::verifier::{
 use config_attest::wire::{Claims, Evidence, Hello, MAX_EVIDENCE_BODY, MAX_HELLO_BODY, SessionId};
 use config_attest::{Channel, Code, Digest, EkIssuer, Refusal};
 use config_kube::identity::node_of_user;
+use config_kube::machine::EkWord;
 use config_kube::policy::DryRun;
 use config_kube::{CertificatePolicySpec, Machine};
 use jiff::Timestamp;
@@ -76,6 +78,7 @@ pub(crate) struct Desk {
     /// By the Machine's uid: what others send from a node's address is not held against it.
     nodes: Mutex<Limiter<String>>,
     lanes: Vec<tokio::sync::Mutex<()>>,
+    addresses: Addresses,
     spread: RandomState,
 }
 
@@ -119,6 +122,7 @@ impl Desk {
             opened: Instant::now(),
             strangers: Mutex::new(Limiter::new(EACH, ALL, Instant::now())),
             nodes: Mutex::new(Limiter::new(EACH, ALL, Instant::now())),
+            addresses: Addresses::default(),
             lanes: (0..LANES).map(|_| tokio::sync::Mutex::default()).collect(),
             spread: RandomState::new(),
         }
@@ -270,6 +274,13 @@ impl Desk {
         peer: &Peer,
         now: SystemTime,
     ) -> Answer {
+        // Until the end, so that what is seen here is still so when it is recorded.
+        let Some(_reserved) = self.addresses.reserve(claimant.claimed_addresses()) else {
+            return Answer::unavailable("another machine is being admitted with one of these addresses; try again");
+        };
+        if claimant.is_overtaken_in(&self.inventory.machines(), seconds(now)) {
+            return self.refused(peer, &claimant.refused(Code::AddressTaken)).await;
+        }
         match self.decide(claimant, held, requests, peer, now).await {
             Ok(verified) => self.admit(&verified, held, &requests, peer, now).await,
             Err(answer) => answer,
@@ -513,8 +524,8 @@ impl Desk {
 
 /// Whether a Machine has this EK, by the inventory or by its own proof.
 fn knows(machine: &Machine, ek: &str) -> bool {
-    let listed = machine.spec.ek.hashes.iter().chain(&machine.spec.ek.seen).any(|hash| hash == ek);
-    listed || machine.status.as_ref().and_then(|status| status.bound_ek.as_deref()) == Some(ek)
+    let listed = matches!(machine.spec.ek.word_on(ek), Some(EkWord::Hash | EkWord::Seen));
+    listed || machine.binding() == Some(ek)
 }
 
 fn dry_run(machine: String, judged: &Judged, at: Timestamp) -> DryRun {

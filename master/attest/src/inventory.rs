@@ -7,7 +7,7 @@ use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use config_kube::policy::POLICY_NAME;
 use config_kube::{CertificatePolicy, ImageRelease, Machine};
 use master_client::Change;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, PoisonError, RwLock};
 use tokio::sync::watch;
 
@@ -29,14 +29,35 @@ struct Tables {
     /// The usable ones, as the verifier takes them; made when asked for after a change.
     known: Option<Arc<Vec<KnownRelease>>>,
     policies: BTreeMap<String, Arc<CertificatePolicy>>,
+    /// Uids of Machines that are gone, the last of them: an own write that is told late brings none of them back.
+    gone: VecDeque<String>,
 }
 
+/// Machines that are remembered as gone.
+const GONE: usize = 1024;
+
 /// What is filled.
+#[allow(clippy::struct_excessive_bools, reason = "one for each table")]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Filled {
     machines: bool,
+    nodes: bool,
     releases: bool,
     policies: bool,
+}
+
+/// An object's name, and its metadata if it is there.
+pub(crate) type Stored = (String, Option<ObjectMeta>);
+
+/// A kind of reference values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// `Machine`.
+    Machine,
+    /// `ImageRelease`.
+    Release,
+    /// `CertificatePolicy`.
+    Policy,
 }
 
 /// The tables. One follower a kind writes, everybody reads.
@@ -66,7 +87,7 @@ impl Inventory {
 
     /// Waits until every table was filled once.
     pub(crate) async fn ready(&self) {
-        let all = Filled { machines: true, releases: true, policies: true };
+        let all = Filled { machines: true, nodes: true, releases: true, policies: true };
         // The sender lives as long as self.
         drop(self.filled.subscribe().wait_for(|filled| *filled == all).await);
     }
@@ -84,26 +105,80 @@ impl Inventory {
         let tables = &mut *guard;
         match change {
             Change::Listed(machines) => {
+                // An own write may be newer than the list, and has been acknowledged.
+                let newest = |listed: Machine| match tables.machines.get(&name(&listed.metadata)) {
+                    Some(known) if is_newer(known, &listed) => known.clone(),
+                    Some(_) | None => listed,
+                };
+                let machines: Vec<Machine> = machines.into_iter().map(newest).collect();
                 self.deny.fill(machines.iter());
                 tables.machines = machines.into_iter().map(|m| (name(&m.metadata), m)).collect();
                 self.filled.send_modify(|filled| filled.machines = true);
             }
             Change::Set(machine) => {
                 let known = tables.machines.get(&name(&machine.metadata));
-                if known.is_some_and(|known| revision(&known.metadata) > revision(&machine.metadata)) {
-                    // Our own write was taken at once; the watch is still telling of what was before it.
+                let gone = machine.metadata.uid.as_ref().is_some_and(|uid| tables.gone.contains(uid));
+                if gone || known.is_some_and(|known| is_newer(known, &machine)) {
+                    // Our own write was taken at once; the watch is still telling of what was before it. Or the other way
+                    // round.
                     return;
+                }
+                if let Some(replaced) = known.filter(|known| known.metadata.uid != machine.metadata.uid) {
+                    self.deny.remove(replaced);
                 }
                 self.deny.set(&machine);
                 tables.machines.insert(name(&machine.metadata), machine);
             }
             Change::Gone(machine) => {
                 self.deny.remove(&machine);
-                tables.machines.remove(&name(&machine.metadata));
+                if let Some(uid) = machine.metadata.uid.clone() {
+                    tables.gone.push_back(uid);
+                    if tables.gone.len() > GONE {
+                        tables.gone.pop_front();
+                    }
+                }
+                let known = tables.machines.get(&name(&machine.metadata));
+                if known.is_some_and(|known| known.metadata.uid == machine.metadata.uid) {
+                    tables.machines.remove(&name(&machine.metadata));
+                }
             }
         }
         tables.snapshot = None;
         self.machines_changed.send_modify(|version| *version += 1);
+    }
+
+    /// Names of the Nodes that were made for Machines.
+    pub(crate) fn take_nodes(&self, change: Change<String>) {
+        match change {
+            Change::Listed(nodes) => {
+                self.deny.fill_nodes(nodes.into_iter());
+                self.filled.send_modify(|filled| filled.nodes = true);
+            }
+            Change::Set(node) => self.deny.set_node(&node, true),
+            Change::Gone(node) => self.deny.set_node(&node, false),
+        }
+    }
+
+    /// Whether a node was made for a Machine, now or once.
+    pub(crate) fn made_node(&self, node: &str) -> bool {
+        self.deny.made_node(node)
+    }
+
+    /// Whether objects of a kind are known here as they were read from the API, or newer; and, where these are all that there
+    /// are, no others.
+    pub(crate) fn holds(&self, kind: Kind, stored: &[Stored], all: bool) -> bool {
+        let tables = self.read();
+        let known: BTreeMap<&str, &ObjectMeta> = match kind {
+            Kind::Machine => tables.machines.iter().map(|(name, one)| (name.as_str(), &one.metadata)).collect(),
+            Kind::Release => tables.releases.iter().map(|(name, one)| (name.as_str(), &one.object.metadata)).collect(),
+            Kind::Policy => tables.policies.iter().map(|(name, one)| (name.as_str(), &one.metadata)).collect(),
+        };
+        let current = |(name, read): &Stored| match (known.get(name.as_str()), read) {
+            (None, None) => true,
+            (Some(known), Some(read)) => known.uid == read.uid && revision(known) >= revision(read),
+            (None, Some(_)) | (Some(_), None) => false,
+        };
+        stored.iter().all(current) && (!all || known.len() == stored.len())
     }
 
     fn open(&self, object: ImageRelease) -> Release {
@@ -203,6 +278,11 @@ impl Inventory {
 fn misnamed(object: &ImageRelease, known: &KnownRelease) -> Option<String> {
     let (found, expected) = (name(&object.metadata), &known.manifest().id);
     (found != *expected).then(|| format!("its name is `{found}`, but its manifest is of `{expected}`"))
+}
+
+/// Whether what is known is later than what is told.
+fn is_newer(known: &Machine, told: &Machine) -> bool {
+    revision(&known.metadata) > revision(&told.metadata)
 }
 
 /// Revisions are totally ordered in this API.

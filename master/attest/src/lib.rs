@@ -9,6 +9,7 @@
 //! and policies; taints; statuses; upstream's signers; the ring's writer). Channel: requests → ring, bounded, full drops.
 //! Shared state: the inventory (written by the followers and after own writes), the session table, the deny list.
 
+mod addresses;
 mod admit;
 mod answer;
 mod bootstrap;

@@ -28,6 +28,10 @@ const STEPS: &[(&[Code], &str)] = &[
         "boot a released image, or allow the one that was booted: kubectl apply -f IMAGE.release.json",
     ),
     (
+        &[Code::TpmFirmware],
+        "update the TPM's firmware by its maker's tool, or lower the floor, ek.minFirmware of the rule: kubectl edit certificatepolicy cluster",
+    ),
+    (
         &[Code::ImageSvn],
         "boot an image at or above the policy's minSvn (kubectl get certificatepolicy cluster -o yaml)",
     ),

@@ -65,7 +65,7 @@ impl Keeper<'_> {
                 let verdict = asked.claimant.verdict();
                 let changed = !fresh.changes.is_empty();
                 let text = if changed { format!("{message}; {}", fresh.changes.join("; ")) } else { message.clone() };
-                record::waits(self.client, self.inventory, id, &text, &verdict, changed).await?;
+                record::waits(self.client, self.inventory, id, &text, &verdict, fresh.is_other).await?;
             }
         }
         Ok(Answer::queued(&message))

@@ -5,7 +5,7 @@ use crate::bootstrap::{Bootstrap, BootstrapDesk};
 use crate::deny::MachineDenyList;
 use crate::error::{Error, chain};
 use crate::exchange::Desk;
-use crate::inventory::Inventory;
+use crate::inventory::{Inventory, Kind, Stored};
 use crate::journal::Journal;
 use crate::signer::Signer;
 use crate::verdicts::VerdictLog;
@@ -17,17 +17,25 @@ use config_attest::wire::{
     session_of_path,
 };
 use config_attest::{Digest, EkIssuer, unproven};
+use config_kube::identity::ROLE_LABEL;
+use config_kube::k8s_openapi::api::core::v1::Node;
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use config_kube::{CertificatePolicy, CertificatePolicySpec, ImageRelease, Machine};
 use http::{Method, Request, Response, StatusCode};
 use master_api::{ApiServer, Extensions, Peer};
 use master_ca::Authority;
+use master_client::Object;
 use master_client::{ApiError, Body, BoxFuture, Change, Client, Follower, ListParams, Reason, UserInfo};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
 
 /// Decisions that wait to be told.
 const DECISIONS: usize = 8192;
+
+/// How long a write of reference values waits until it is in force. The tables follow within milliseconds; one that takes this
+/// long is told so, and not that it was done.
+const IN_FORCE: Duration = Duration::from_secs(20);
 
 /// A Machine before and after an admin's write.
 type Decided = (Option<Machine>, Option<Machine>);
@@ -130,6 +138,7 @@ impl AttestationService {
         let (tell, told) = mpsc::channel(DECISIONS);
         tokio::join!(
             self.follow_machines(tell),
+            self.follow_nodes(),
             self.tell_decisions(told),
             self.follow_releases(),
             self.follow_policies(),
@@ -174,6 +183,52 @@ impl AttestationService {
                     );
                 }
             }
+        }
+    }
+
+    /// Which Nodes were made for Machines, by the label that nobody but the master sets.
+    async fn follow_nodes(&self) {
+        let params = ListParams { labels: Some(ROLE_LABEL.to_owned()), ..ListParams::default() };
+        let name = |node: Node| node.metadata.name.unwrap_or_default();
+        let mut follower = Follower::reading(self.client.clone(), None, params, name);
+        loop {
+            self.inventory.take_nodes(follower.next().await);
+        }
+    }
+
+    /// Waits until a write of reference values is in force here; whether it is so in time. An empty name means any number of
+    /// objects.
+    async fn in_force(&self, kind: Kind, name: &str) -> bool {
+        let mut changed = match kind {
+            Kind::Machine => self.inventory.machines_changed(),
+            Kind::Release | Kind::Policy => self.inventory.rules_changed(),
+        };
+        let settled = async {
+            loop {
+                changed.mark_unchanged();
+                match self.stored(kind, name).await {
+                    Ok(wanted) if self.inventory.holds(kind, &wanted, name.is_empty()) => return true,
+                    Ok(_) => {}
+                    Err(error) => {
+                        tracing::warn!(%error, "what was written cannot be read");
+                        return false;
+                    }
+                }
+                // The sender lives in the inventory.
+                if changed.changed().await.is_err() {
+                    return false;
+                }
+            }
+        };
+        tokio::time::timeout(IN_FORCE, settled).await.unwrap_or(false)
+    }
+
+    /// Objects of a kind as the API has them, by their names; one that is not there is told as such.
+    async fn stored(&self, kind: Kind, name: &str) -> Result<Vec<Stored>, ApiError> {
+        match kind {
+            Kind::Machine => stored::<Machine>(&self.client, name).await,
+            Kind::Release => stored::<ImageRelease>(&self.client, name).await,
+            Kind::Policy => stored::<CertificatePolicy>(&self.client, name).await,
         }
     }
 
@@ -269,6 +324,20 @@ impl AttestationService {
     }
 }
 
+/// The metadata of one object, or of all where no name is given.
+async fn stored<T: Object>(client: &Client, name: &str) -> Result<Vec<Stored>, ApiError> {
+    if name.is_empty() {
+        let all = client.list::<T>(None, &ListParams::default()).await?.items;
+        return Ok(all.into_iter().map(|object| named(object.metadata().clone())).collect());
+    }
+    let found = client.get_opt::<T>(None, name).await?;
+    Ok(vec![(name.to_owned(), found.map(|object| object.metadata().clone()))])
+}
+
+fn named(metadata: ObjectMeta) -> Stored {
+    (metadata.name.clone().unwrap_or_default(), Some(metadata))
+}
+
 /// The session of an evidence path under either of two paths.
 fn session_in(paths: [&str; 2], path: &str) -> Option<SessionId> {
     paths.iter().find_map(|sessions| session_of_path(sessions, path))
@@ -309,6 +378,17 @@ impl Extensions for Paths {
     fn figures(&self) -> String {
         let service = &self.0;
         service.journal.figures.write(&service.inventory.machines(), service.desk.held_sessions(), SystemTime::now())
+    }
+
+    fn in_force(&self, plural: &str, name: &str) -> BoxFuture<'static, bool> {
+        let kind = match plural {
+            "machines" => Kind::Machine,
+            "imagereleases" => Kind::Release,
+            "certificatepolicies" => Kind::Policy,
+            _ => return Box::pin(std::future::ready(true)),
+        };
+        let (service, name) = (self.0.clone(), name.to_owned());
+        Box::pin(async move { service.in_force(kind, &name).await })
     }
 
     fn verdicts(&self) -> Option<BoxFuture<'static, Result<Body, ApiError>>> {

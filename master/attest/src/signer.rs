@@ -126,14 +126,14 @@ async fn decide(client: &Client, inventory: &Inventory, object: &CertificateSign
 }
 
 async fn sign(signer: Signer<'_>, object: &CertificateSigningRequest) -> Result<(), ApiError> {
-    let Signer { client, authority, api_names, .. } = signer;
+    let Signer { client, authority, .. } = signer;
     let issued = match ApprovedRequest::from_object(object) {
         Ok(None) => match issued::sign(client, authority, object).await? {
             Ok(None) => return Ok(()),
             Ok(Some(issued)) => Ok(issued),
             Err(error) => Err(error),
         },
-        Ok(Some(approved)) => match beyond_approval(client, &approved, api_names).await? {
+        Ok(Some(approved)) => match beyond_approval(signer, &approved).await? {
             Some(refusal) => Err(refusal),
             None => authority.issue_approved(&approved, SystemTime::now()),
         },
@@ -154,9 +154,8 @@ async fn sign(signer: Signer<'_>, object: &CertificateSigningRequest) -> Result<
 /// Why a request is not signed, whoever approved it: else a bootstrap token, and a person who looks at the request's name
 /// alone, give away what only a machine's own proof gives, or a certificate that clients take for the API server's.
 async fn beyond_approval(
-    client: &Client,
+    Signer { client, inventory, api_names, .. }: Signer<'_>,
     approved: &ApprovedRequest,
-    api_names: &[String],
 ) -> Result<Option<master_ca::Error>, ApiError> {
     let refuse = |why: String| Ok(Some(master_ca::Error::Request(why)));
     let api: BTreeSet<San> = api_names.iter().map(|name| San::from_text(name)).collect();
@@ -166,7 +165,8 @@ async fn beyond_approval(
     let Some(node) = approved.node() else { return Ok(None) };
     // Read anew: the inventory's watch may be behind, or not filled yet.
     let machines = client.list::<Machine>(None, &ListParams::default()).await?;
-    if !machines.items.iter().any(|machine| machine.node_name() == node) {
+    // What was a Machine's node stays one until its Node is deleted.
+    if !machines.items.iter().any(|machine| machine.node_name() == node) && !inventory.made_node(node) {
         return Ok(None);
     }
     refuse(format!("node {node} is a Machine's, which gets its certificates by its own proof, not by a request"))

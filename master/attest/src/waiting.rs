@@ -145,14 +145,11 @@ impl Waiting {
             return Ruling::Refuse(Code::QueueFull);
         }
         let wait = SignedDuration::from_secs(i64::try_from(rule.expires_seconds()).unwrap_or(i64::MAX));
-        let changes = match standing {
-            Standing::Changed(changes) => changes.clone(),
-            Standing::New | Standing::Unchanged => Vec::new(),
-        };
+        let (changes, is_other) = (standing.changes().to_vec(), matches!(standing, Standing::Changed(_)));
         let instead_of =
             own().filter(|(_, request)| request.said == Said::Nothing).map(|(name, _)| name.clone()).collect();
         let expires = now.checked_add(wait).unwrap_or(Timestamp::MAX);
-        Ruling::Wait(Wait { name, fresh: Some(Fresh { expires, changes, instead_of }) })
+        Ruling::Wait(Wait { name, fresh: Some(Fresh { expires, changes, is_other, instead_of }) })
     }
 
     /// Undecided requests whose time is over.

@@ -293,6 +293,20 @@ fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
     Ok(crate::names::certificates_of_pem(&text).into_iter().map(CertificateDer::from).collect())
 }
 
+/// Whether a chain (leaf first) leads to a root by its signatures: the root signed an issuer that is in it, and that issuer
+/// signed the leaf. Whatever else is in the chain counts for nothing; who shows it may have put anything there.
+pub(crate) fn leads_to(chain: &[CertificateDer<'_>], root: &CertificateDer<'_>) -> bool {
+    let Some((leaf, above)) = chain.split_first() else { return false };
+    let between = above.iter().filter(|issuer| *issuer != root && is_authority(issuer));
+    between.into_iter().any(|issuer| issued_by(leaf, issuer) && issued_by(issuer, root))
+}
+
+/// Whether a certificate says that its key signs others.
+fn is_authority(certificate: &[u8]) -> bool {
+    let parsed = X509Certificate::from_der(certificate);
+    parsed.is_ok_and(|(_, parsed)| parsed.is_ca())
+}
+
 /// Whether the key of `issuer` signed a certificate.
 pub(crate) fn issued_by(certificate: &[u8], issuer: &[u8]) -> bool {
     let (Ok((_, certificate)), Ok((_, issuer))) =

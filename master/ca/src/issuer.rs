@@ -61,10 +61,9 @@ impl Authority {
     /// chain (leaf first) in a TLS handshake, in which it was verified.
     pub fn renew_admin(&self, chain: &[CertificateDer<'_>], now: SystemTime) -> Result<Issued> {
         let refuse = |why: &str| Error::Request(why.to_owned());
-        let (leaf, above) = chain.split_first().ok_or_else(|| refuse("it was not asked for with a certificate"))?;
-        let roots = self.roots();
+        let leaf = chain.first().ok_or_else(|| refuse("it was not asked for with a certificate"))?;
         // One of another authority, which the configuration lets in as a client, gets no certificate of this one.
-        if !above.iter().any(|issuer| roots.iter().any(|root| hierarchy::issued_by(issuer, root))) {
+        if !self.roots().iter().any(|root| hierarchy::leads_to(chain, root)) {
             return Err(refuse("the present certificate is not one of the cluster's own"));
         }
         let (_, leaf) = X509Certificate::from_der(leaf).map_err(|_opaque| refuse("it is not a certificate"))?;

@@ -133,12 +133,9 @@ impl ApprovedRequest {
     /// The node that the certificate would speak for, if it is for one.
     pub fn node(&self) -> Option<&str> {
         match &self.profile {
-            Profile::Client { user, group } if group.as_deref() == Some(NODES_GROUP) => node_of_user(user),
-            Profile::ApprovedServing { user, .. } => node_of_user(user),
-            Profile::Client { .. }
-            | Profile::NodeClient { .. }
-            | Profile::NodeServing { .. }
-            | Profile::MasterServing { .. } => None,
+            // Whatever the group is: some part of a cluster may go by the name alone.
+            Profile::Client { user, .. } | Profile::ApprovedServing { user, .. } => node_of_user(user),
+            Profile::NodeClient { .. } | Profile::NodeServing { .. } | Profile::MasterServing { .. } => None,
         }
     }
 }
@@ -267,5 +264,21 @@ mod tests {
         let at = altered.windows(4).position(|w| w == b"jane").unwrap();
         altered[at] = b'k';
         assert!(matches!(Request::from_der(&altered), Err(Error::Request(_))));
+    }
+
+    /// Whatever its organization is, a request that is named like a node is for that node.
+    #[test]
+    fn a_client_that_is_named_like_a_node_is_for_that_node() {
+        for (user, group, node) in [
+            ("system:node:worker-1", None, Some("worker-1")),
+            ("system:node:worker-1", Some("dev"), Some("worker-1")),
+            ("system:node:worker-1", Some("system:nodes"), Some("worker-1")),
+            ("jane", Some("system:nodes"), None),
+            ("jane", None, None),
+        ] {
+            let object = object(CLIENT_SIGNER, &request(user, group, &[]), "client auth", "Approved");
+            let approved = ApprovedRequest::from_object(&object).unwrap().unwrap();
+            assert_eq!(approved.node(), node, "{user} of {group:?}");
+        }
     }
 }

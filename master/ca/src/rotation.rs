@@ -110,8 +110,7 @@ impl Authority {
     pub fn vouches_under(&self, chain: &[CertificateDer<'_>], pin: &str) -> bool {
         let roots = self.roots();
         let root = roots.iter().find(|root| spki_of(root).is_some_and(|spki| spki_hash(&spki) == pin));
-        let above = chain.get(1..).unwrap_or_default();
-        root.is_some_and(|root| above.iter().any(|issuer| hierarchy::issued_by(issuer, root)))
+        root.is_some_and(|root| hierarchy::leads_to(chain, root))
     }
 
     /// Since when the root is rotated, if it is.

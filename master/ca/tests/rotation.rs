@@ -248,3 +248,38 @@ fn an_admins_certificate_is_renewed_for_his_key_and_for_nobody_elses() {
     }
     assert!(matches!(authority.renew_admin(&[], now), Err(Error::Request(_))));
 }
+
+/// Another authority, which the configuration may let in as a client, shows an intermediate of the cluster beside a leaf of its
+/// own: a certificate of the cluster in the chain does not make the leaf one.
+#[test]
+fn a_chain_is_believed_by_its_signatures_and_not_by_what_is_shown_with_it() {
+    let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (authority, foreign) = (open(folder.path()), open(elsewhere.path()));
+    let now = SystemTime::now();
+    let (own, other) = (authority.make_development_admin(now).unwrap(), foreign.make_development_admin(now).unwrap());
+    let (leaf, stranger) = (own.issued.certificate.clone(), other.issued.certificate.clone());
+    let (ours, theirs) = (own.issued.intermediates[0].clone(), other.issued.intermediates[0].clone());
+    let root = authority.root();
+    let pin = authority.pin();
+    let believed = |chain: &[CertificateDer<'_>]| {
+        let renewed = authority.renew_admin(chain, now).is_ok();
+        assert_eq!(renewed, authority.vouches_under(chain, &pin), "one answer to both");
+        renewed
+    };
+    assert!(believed(&[leaf.clone(), ours.clone()]), "the control");
+    assert!(believed(&[leaf.clone(), theirs.clone(), ours.clone()]), "whatever is shown beside it");
+    for bad in [
+        vec![stranger.clone(), theirs.clone(), ours.clone()],
+        vec![stranger.clone(), ours.clone()],
+        vec![stranger.clone(), ours.clone(), root.clone()],
+        vec![stranger.clone(), leaf.clone(), ours.clone()],
+        vec![stranger, theirs],
+        vec![leaf.clone()],
+        vec![leaf.clone(), root.clone()],
+        vec![leaf, foreign.root()],
+        vec![ours.clone(), root.clone()],
+        vec![ours, root.clone(), root],
+    ] {
+        assert!(!believed(&bad), "{} certificates", bad.len());
+    }
+}

@@ -70,6 +70,8 @@ pub struct SoftMachine {
     pub config_event: Option<ConfigEvent>,
     /// Counters.
     pub clock: ClockInfo,
+    /// Version of the TPM's firmware.
+    pub tpm_firmware: u64,
     /// What it asks for in the client request.
     pub client_request: Requester,
     /// What it asks for in the serving request.
@@ -145,6 +147,7 @@ impl SoftMachine {
             log: EventLog::default(),
             config_event: None,
             clock: ClockInfo { clock: 1000, reset_count: 1, restart_count: 0, safe: true },
+            tpm_firmware: 7 << 48 | 85 << 32 | 4555 << 16,
             client_request: Requester::node(node, &[]),
             serving_request: Requester::node(node, &names),
             names,
@@ -275,7 +278,7 @@ impl SoftMachine {
             qualified_signer: qualified_name_of_primary(self.ak_hierarchy, &self.ak_public.name()),
             extra_data: question.as_bytes().to_vec(),
             clock_info: self.clock,
-            firmware_version: 0,
+            firmware_version: self.tpm_firmware,
             attested,
         }
     }

@@ -94,7 +94,12 @@ fn rule() -> Rule {
         name: "workers".to_owned(),
         signers: vec![NODE_CLIENT_SIGNER.to_owned(), NODE_SERVING_SIGNER.to_owned()],
         policy: PolicyName::CloudVerify,
-        ek: EkRule { issuers: vec!["lab-ca".to_owned()], hashes: "inventory".to_owned(), require: "all".to_owned() },
+        ek: EkRule {
+            issuers: vec!["lab-ca".to_owned()],
+            hashes: "inventory".to_owned(),
+            require: "all".to_owned(),
+            ..EkRule::default()
+        },
         images: ImageRule { release_keys: vec!["rel-2026".to_owned()], min_svn: 7, max_concurrent: 0 },
         events: EventRule { secure_boot: true, allow_unknown: false },
         config: ConfigRule { measured: true, digests: "inventory".to_owned(), ..ConfigRule::default() },

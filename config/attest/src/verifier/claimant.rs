@@ -6,7 +6,7 @@ use super::{Pending, Reference, Subject, Verified};
 use crate::code::Code;
 use crate::csr::{self, Allowed, Profile, Request, San};
 use crate::digest::Digest;
-use crate::inventory::{known, machine_id};
+use crate::inventory::{Inventory, known, machine_id};
 use crate::name;
 use crate::policy::CheckedRule;
 use crate::question::{Channel, Purpose};
@@ -72,6 +72,18 @@ pub enum Standing {
     Unchanged,
     /// It booted something else since; register by register, what was approved and what is.
     Changed(Vec<String>),
+    /// It is in the state that was approved, and claims or asks for names and addresses beyond those that were.
+    More(Vec<String>),
+}
+
+impl Standing {
+    /// What is not as it was approved, in words.
+    pub fn changes(&self) -> &[String] {
+        match self {
+            Self::New | Self::Unchanged => &[],
+            Self::Changed(changes) | Self::More(changes) => changes,
+        }
+    }
 }
 
 /// Step 4: everything about the evidence of a join or a renewal.
@@ -83,7 +95,7 @@ pub fn check_evidence(
     now: u64,
 ) -> Result<Claimant, Box<Refusal>> {
     let found = csr_hash(evidence.client_csr.as_bytes(), evidence.serving_csr.as_bytes());
-    let mut checks = Checks::resume(pending.checks(), reference.rule.enforces());
+    let mut checks = pending.resumed(reference.rule.enforces());
     let same = found == pending.csr_hash();
     if let Err(stop) = checks.must("requests", Code::CsrHash, same, pending.csr_hash(), found) {
         return Err(super::refusal(stop, checks, Some(pending.ek_hash()), pending.claims()));
@@ -98,7 +110,7 @@ pub fn check_evidence(
         client: evidence.client_csr.as_bytes(),
         serving: evidence.serving_csr.as_bytes(),
     };
-    match requests(&asks, &attested.machine, reference, &mut attested.checks) {
+    match requests(&asks, &attested.machine, reference, now, &mut attested.checks) {
         Ok(requested) => Ok(Claimant::new(Basis::Attested(Box::new(attested)), requested, reference.rule.clone())),
         Err(stop) => Err(proven_refusal(attested.accused(), &attested.pending, attested.checks, stop)),
     }
@@ -121,6 +133,7 @@ pub(super) fn requests(
     asks: &Asks<'_>,
     machine: &Machine,
     reference: &Reference<'_>,
+    now: u64,
     checks: &mut Checks,
 ) -> Result<Requested, Stop> {
     assigned(asks, machine, checks)?;
@@ -133,8 +146,39 @@ pub(super) fn requests(
     let own = serving.spki != asks.nk_spki && csr::is_p256(&serving.spki);
     let wanted = "a P-256 key of its own";
     checks.test("serving request: key", Code::CsrServingKey, own, wanted, if own { wanted } else { "another" });
+    untaken(&serving, machine, (reference.inventory, now), checks);
     checks.all_passed()?;
     Ok(Requested { client, serving })
+}
+
+/// That no other machine holds a certificate for an address which this one asks for on no more than its claim.
+fn untaken(serving: &Request, machine: &Machine, (inventory, now): (&Inventory, u64), checks: &mut Checks) {
+    if let Some((address, holder)) = taken(&serving.sans, machine, inventory, now) {
+        let wanted = "addresses that no other machine holds a certificate for";
+        let found = format!("{address}, which is in the certificate of {holder}");
+        checks.test("serving request: addresses", Code::AddressTaken, false, wanted, found);
+    }
+}
+
+/// The first address among these names that another machine holds a certificate for, and that machine. What the inventory
+/// gives to a machine is its own, whoever claimed it before.
+fn taken<'a>(names: &[San], machine: &Machine, inventory: &'a Inventory, now: u64) -> Option<(IpAddr, &'a str)> {
+    claimed_addresses(names, machine).into_iter().find_map(|address| {
+        let holder = inventory.holder(&address, machine, now)?;
+        Some((address, holder.metadata.name.as_deref().unwrap_or_default()))
+    })
+}
+
+/// The addresses among these names that the inventory does not give to the machine.
+fn claimed_addresses(names: &[San], machine: &Machine) -> Vec<IpAddr> {
+    let listed: BTreeSet<San> = machine.spec.addresses.iter().map(|text| San::from_text(text)).collect();
+    let claimed = names.iter().filter(|name| !listed.contains(name));
+    claimed
+        .filter_map(|name| match name {
+            San::Ip(address) => Some(*address),
+            San::Dns(_) => None,
+        })
+        .collect()
 }
 
 /// A machine that claims no name asks under the one that its key gives. Where the inventory has another for it, it is told,
@@ -301,10 +345,36 @@ impl Claimant {
 
     /// What an earlier approval is worth.
     pub fn standing(&self) -> Standing {
+        let names = names(self.claims(), &self.requested);
         match &self.basis {
-            Basis::Attested(attested) => standing(&attested.machine, self.purpose(), &attested.state.registers),
-            Basis::Keyed(keyed) => standing_without_tpm(&keyed.machine, &keyed.key),
+            Basis::Attested(attested) => standing(&attested.machine, self.purpose(), &attested.state.registers, &names),
+            Basis::Keyed(keyed) => standing_without_tpm(&keyed.machine, &keyed.key, &names),
         }
+    }
+
+    fn claims(&self) -> &Claims {
+        match &self.basis {
+            Basis::Attested(attested) => attested.pending.claims(),
+            Basis::Keyed(keyed) => &keyed.claims,
+        }
+    }
+
+    /// Addresses that its serving certificate would have on its claim, and not by the inventory.
+    pub fn claimed_addresses(&self) -> Vec<IpAddr> {
+        claimed_addresses(&self.requested.serving.sans, self.object())
+    }
+
+    /// Whether another machine holds a certificate for one of its addresses by now (Unix seconds), or has it by the inventory:
+    /// two exchanges may have been checked before either was recorded.
+    pub fn is_overtaken_in(&self, inventory: &Inventory, now: u64) -> bool {
+        let (machine, claimed) = (self.object(), self.claimed_addresses());
+        if claimed.is_empty() {
+            return false;
+        }
+        let others = inventory.iter().filter(|other| other.metadata.name != machine.metadata.name);
+        let mut listed = others.flat_map(|other| &other.spec.addresses).map(|text| San::from_text(text));
+        let given = listed.any(|name| claimed.iter().any(|address| name == San::Ip(*address)));
+        given || taken(&self.requested.serving.sans, machine, inventory, now).is_some()
     }
 
     /// The Machine to make before this stranger can be approved; none where there is one. A person's word puts the EK into
@@ -368,7 +438,8 @@ impl Claimant {
     }
 
     fn admission(&self) -> Admission {
-        Admission { policy: self.rule.policy(), rule: self.rule.name().to_owned(), ..Admission::default() }
+        let names = names(self.claims(), &self.requested).iter().map(San::text).collect();
+        Admission { policy: self.rule.policy(), rule: self.rule.name().to_owned(), names, ..Admission::default() }
     }
 
     /// Whose this becomes: the Machine's of phase 1, or the one that was made for exactly this claimant.
@@ -383,8 +454,21 @@ impl Claimant {
     }
 }
 
-/// What a person's word on a machine without a TPM is worth now: it was on one key, and holds for that.
-fn standing_without_tpm(machine: &Machine, key: &Digest) -> Standing {
+/// What a machine claims and asks for: names of its serving certificate, and addresses that it says are its own.
+pub(super) fn names(claims: &Claims, requested: &Requested) -> BTreeSet<San> {
+    let claimed = claims.addresses.iter().filter_map(|text| text.parse::<IpAddr>().ok());
+    claimed.map(|address| San::Ip(address.to_canonical())).chain(requested.serving.sans.iter().cloned()).collect()
+}
+
+/// Names and addresses beyond those that were approved and those that the inventory gives to the machine, in words.
+fn beyond(machine: &Machine, admission: &Admission, names: &BTreeSet<San>) -> Vec<String> {
+    let given = machine.spec.addresses.iter().map(String::as_str).chain([machine.node_name()]);
+    let known: BTreeSet<San> = admission.names.iter().map(String::as_str).chain(given).map(San::from_text).collect();
+    names.difference(&known).map(|name| format!("{} is claimed, and was not approved", name.text())).collect()
+}
+
+/// What a person's word on a machine without a TPM is worth now: it was on one key and what that claimed, and holds for these.
+fn standing_without_tpm(machine: &Machine, key: &Digest, names: &BTreeSet<San>) -> Standing {
     let Some(status) = known(machine) else { return Standing::New };
     let Some(recorded) = status.node_key.as_ref() else { return Standing::New };
     if *recorded != key.to_text() {
@@ -393,20 +477,31 @@ fn standing_without_tpm(machine: &Machine, key: &Digest) -> Standing {
             format!("node key: {recorded} was let in, with a certificate until {until}; now {}", key.to_text());
         return Standing::Changed(vec![change]);
     }
-    let approved = status.admission.as_ref().is_some_and(|admission| admission.policy.decides() == Decides::Person);
-    if approved { Standing::Unchanged } else { Standing::New }
+    let approved = status.admission.as_ref().filter(|admission| admission.policy.decides() == Decides::Person);
+    let Some(admission) = approved else { return Standing::New };
+    unless_more(beyond(machine, admission, names))
 }
 
-/// What an earlier approval of a Machine is worth, which now shows these registers. Within one boot the node key itself says
+fn unless_more(more: Vec<String>) -> Standing {
+    if more.is_empty() { Standing::Unchanged } else { Standing::More(more) }
+}
+
+/// What an earlier approval of a Machine is worth, which now shows these registers and asks for these names. Within one boot the node key itself says
 /// that nothing changed: it works only while its registers hold what they held. Who was let in without any proof is new to a
 /// person.
-pub(super) fn standing(machine: &Machine, purpose: Purpose, registers: &BTreeMap<u8, Digest>) -> Standing {
+pub(super) fn standing(
+    machine: &Machine,
+    purpose: Purpose,
+    registers: &BTreeMap<u8, Digest>,
+    names: &BTreeSet<San>,
+) -> Standing {
     let Some(admission) = known(machine).and_then(|status| status.admission.as_ref()) else {
         return Standing::New;
     };
     let (approved, decided) = (&admission.registers, admission.policy.decides());
+    let more = beyond(machine, admission, names);
     if decided == Decides::Verifier && purpose == Purpose::Renew {
-        return Standing::Unchanged;
+        return unless_more(more);
     }
     if decided != Decides::Person || approved.is_empty() {
         return Standing::New;
@@ -418,8 +513,12 @@ pub(super) fn standing(machine: &Machine, purpose: Purpose, registers: &BTreeMap
         let [before, after] = [approved, &found].map(|map| map.get(pcr).unwrap_or(&none));
         format!("PCR {pcr}: {before} was approved, now {after}")
     });
-    let changes: Vec<String> = changes.collect();
-    if changes.is_empty() { Standing::Unchanged } else { Standing::Changed(changes) }
+    let mut changes: Vec<String> = changes.collect();
+    if changes.is_empty() {
+        return unless_more(more);
+    }
+    changes.extend(more);
+    Standing::Changed(changes)
 }
 
 fn address(san: &San) -> Option<String> {

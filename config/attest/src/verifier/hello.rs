@@ -25,6 +25,8 @@ pub struct Admitted {
     ek_hash: Digest,
     parsed: ParsedKeys,
     ek_certificate: Option<Vec<u8>>,
+    /// Of the EK's certificate, where it is a good one.
+    issuer: Option<String>,
     names: Names,
     csr_hash: Digest,
     claims: Claims,
@@ -55,7 +57,13 @@ pub(crate) enum Subject {
     Known(MachineId),
     /// None that the inventory has; this is what it would become.
     Stranger(Box<Machine>),
+    /// None that may join, for this reason. It hears so once it has proved that it has the EK: who only has public keys and a
+    /// certificate learns nothing by the answer to a hello.
+    Refused(Code),
 }
+
+/// A caller who was looked at: its keys, who it is, the issuer of its EK certificate, and what held then.
+type Seen = (Keyed, Subject, Option<String>, Box<Then>);
 
 #[derive(Debug)]
 struct ParsedKeys {
@@ -102,7 +110,7 @@ pub fn check_hello(
 ) -> Result<Admitted, Box<Refusal>> {
     let mut draft = Draft::new(Purpose::Join, &hello.claims, hello.csr_hash, channel);
     match draft.join(hello, reference, now) {
-        Ok((keys, subject, then)) => Ok(draft.finish(keys, subject, then)),
+        Ok(seen) => Ok(draft.finish(seen)),
         Err(stop) => Err(draft.refuse(stop)),
     }
 }
@@ -117,7 +125,7 @@ pub fn check_renewal(
 ) -> Result<Admitted, Box<Refusal>> {
     let mut draft = Draft::new(Purpose::Renew, &hello.claims, hello.csr_hash, channel);
     match draft.renew(hello, peer, reference, now) {
-        Ok((keys, machine, then)) => Ok(draft.finish(keys, Subject::Known(machine), then)),
+        Ok(seen) => Ok(draft.finish(seen)),
         Err(stop) => Err(draft.refuse(stop)),
     }
 }
@@ -133,7 +141,7 @@ pub(crate) fn admit_bootstrap(
 ) -> Result<Admitted, Box<Refusal>> {
     let mut draft = Draft::new(Purpose::Bootstrap, claims, root_hash, channel);
     match draft.identify(keys, reference, now) {
-        Ok((keys, subject, then)) => Ok(draft.finish(keys, subject, then)),
+        Ok(seen) => Ok(draft.finish(seen)),
         Err(stop) => Err(draft.refuse(stop)),
     }
 }
@@ -193,13 +201,14 @@ impl<'a> Draft<'a> {
         refusal(stop, self.checks, self.ek_hash, claims)
     }
 
-    fn finish(self, keyed: Keyed, subject: Subject, then: Box<Then>) -> Admitted {
+    fn finish(self, (keyed, subject, issuer, then): Seen) -> Admitted {
         Admitted {
             purpose: self.purpose,
             subject,
             ek_hash: keyed.ek_hash,
             parsed: keyed.parsed,
             ek_certificate: keyed.ek_certificate,
+            issuer,
             names: keyed.names,
             csr_hash: self.csr_hash,
             claims: self.claims.clone(),
@@ -209,12 +218,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    fn join(
-        &mut self,
-        hello: &Hello,
-        reference: &Reference<'_>,
-        now: u64,
-    ) -> Result<(Keyed, Subject, Box<Then>), Stop> {
+    fn join(&mut self, hello: &Hello, reference: &Reference<'_>, now: u64) -> Result<Seen, Stop> {
         self.protocol(&hello.protocol)?;
         self.identify(&hello.keys, reference, now)
     }
@@ -223,43 +227,55 @@ impl<'a> Draft<'a> {
         self.checks.must("protocol", Code::ProtocolVersion, found == PROTOCOL, PROTOCOL, found)
     }
 
-    /// In this order: size, inventory, key attributes, EK hash and chain. (The caller has done size of the body and rate.)
-    fn identify(
-        &mut self,
-        keys: &Keys,
-        reference: &Reference<'_>,
-        now: u64,
-    ) -> Result<(Keyed, Subject, Box<Then>), Stop> {
+    /// In this order: size, inventory, key attributes, EK hash and chain. (The caller has done size of the body and rate.) What the
+    /// inventory says against a caller that may learn names by it is kept back ([`Subject::Refused`]); the form of its keys is
+    /// looked at first then.
+    fn identify(&mut self, keys: &Keys, reference: &Reference<'_>, now: u64) -> Result<Seen, Stop> {
         self.limits()?;
-        let (ek, ek_spki, ek_hash) = self.endorsement_key(keys)?;
-        let found = identity::find(&ek_hash, self.claims, reference, &mut self.checks)?;
-        identity::admissible(found.machine(), &ek_hash, self.claims, reference, now, &mut self.checks)?;
-        let keyed = self.keys(keys, ek, ek_hash)?;
+        let (ek, spki, ek_hash) = self.endorsement_key(keys)?;
         let certificate = keys.ek_certificate.as_ref().map(crate::wire::Blob::as_bytes);
-        identity::endorsement(&found, &ek_hash, &ek_spki, certificate, reference, now, &mut self.checks)?;
-        let then = Then::of(found.machine(), reference);
-        Ok((keyed, found.subject(), then))
+        let waits = self.purpose == Purpose::Join && identity::kept_back(&ek_hash, &spki, certificate, reference, now);
+        let mut said = Checks::default();
+        let found = identity::find(&ek_hash, self.claims, reference, &mut said).and_then(|found| {
+            identity::admissible(found.machine(), &ek_hash, self.claims, reference, now, &mut said)?;
+            Ok(found)
+        });
+        if found.is_ok() || !waits {
+            self.checks.extend(std::mem::take(&mut said));
+        }
+        let found = match found {
+            Err(stop) if !waits => return Err(stop),
+            found => found,
+        };
+        let keyed = self.keys(keys, ek, ek_hash)?;
+        let outcome = found.and_then(|found| {
+            let issuer =
+                identity::endorsement(found.machine(), &ek_hash, &spki, certificate, reference, now, &mut said)?;
+            Ok((Then::of(found.machine(), reference), found.subject(), issuer))
+        });
+        self.checks.extend(said);
+        match outcome {
+            Ok((then, subject, issuer)) => Ok((keyed, subject, issuer, then)),
+            Err(Stop(code)) if waits => {
+                Ok((keyed, Subject::Refused(code), None, Then::of(&Machine::default(), reference)))
+            }
+            Err(stop) => Err(stop),
+        }
     }
 
-    fn renew(
-        &mut self,
-        hello: &Hello,
-        peer: &RenewingPeer,
-        reference: &Reference<'_>,
-        now: u64,
-    ) -> Result<(Keyed, MachineId, Box<Then>), Stop> {
+    fn renew(&mut self, hello: &Hello, peer: &RenewingPeer, reference: &Reference<'_>, now: u64) -> Result<Seen, Stop> {
         self.protocol(&hello.protocol)?;
         self.limits()?;
         let (ek, ek_spki, ek_hash) = self.endorsement_key(&hello.keys)?;
         let machine = self.renewing_machine(peer, reference)?;
+        identity::holds(machine, &ek_hash, reference, &mut self.checks)?;
         identity::admissible(machine, &ek_hash, self.claims, reference, now, &mut self.checks)?;
         may_renew(machine, &mut self.checks)?;
         let keyed = self.keys(&hello.keys, ek, ek_hash)?;
         self.recorded_keys(machine, &keyed, peer)?;
         let certificate = keyed.ek_certificate.as_deref();
-        let found = identity::Found::Known(machine);
-        identity::endorsement(&found, &ek_hash, &ek_spki, certificate, reference, now, &mut self.checks)?;
-        Ok((keyed, machine_id(machine), Then::of(machine, reference)))
+        let issuer = identity::endorsement(machine, &ek_hash, &ek_spki, certificate, reference, now, &mut self.checks)?;
+        Ok((keyed, Subject::Known(machine_id(machine)), issuer, Then::of(machine, reference)))
     }
 
     fn limits(&mut self) -> Result<(), Stop> {
@@ -422,7 +438,7 @@ impl Pending {
     pub fn turn(&self) -> String {
         match &self.admitted.subject {
             Subject::Known(id) => id.uid.clone(),
-            Subject::Stranger(_) => self.admitted.ek_hash.to_text(),
+            Subject::Stranger(_) | Subject::Refused(_) => self.admitted.ek_hash.to_text(),
         }
     }
 
@@ -478,8 +494,16 @@ impl Pending {
         &self.admitted.claims
     }
 
-    pub(super) fn checks(&self) -> Vec<Check> {
-        self.admitted.checks.clone()
+    /// The issuer of the EK's certificate, as it was looked at with the hello.
+    pub(super) fn issuer(&self) -> Option<&str> {
+        self.admitted.issuer.as_deref()
+    }
+
+    /// What was looked at with the hello. What it found against the caller and kept back does not name what fails before the
+    /// caller has proved that it has the EK.
+    pub(super) fn resumed(&self, enforces: bool) -> Checks {
+        let waits = matches!(self.admitted.subject, Subject::Refused(_));
+        Checks::resume(self.admitted.checks.clone(), enforces && !waits)
     }
 
     /// What an honest prover put into Q.

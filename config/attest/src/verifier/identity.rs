@@ -6,14 +6,15 @@ use crate::digest::Digest;
 use crate::ek::{self, EkIssuer};
 use crate::inventory::{Inventory, bound_ek, machine_id, readmitted, state};
 use crate::name;
-use crate::policy::Require;
+use crate::policy::{CheckedRule, Require};
 use crate::verdict::{Checks, Stop};
 use crate::wire::Claims;
+use config_kube::machine::EkWord;
 use config_kube::{Machine, MachineSpec, MachineState};
 
 /// Whose an EK is.
 pub(super) enum Found<'a> {
-    /// This Machine lists it, is bound to it, or let it in at sight.
+    /// This Machine's, as it says itself ([`holds`]).
     Known(&'a Machine),
     /// This Machine trusts an issuer, and its name was claimed: only a good EK certificate makes it its own.
     ByIssuer(&'a Machine),
@@ -79,13 +80,58 @@ pub(super) fn find<'a>(
             }
         }
     };
-    // A Machine that lists hashes is only ever a machine with one of them, whatever else the rule takes.
-    let hashes: Vec<&str> = machine.spec.ek.hashes.iter().chain(&machine.spec.ek.seen).map(String::as_str).collect();
-    let listed = hashes.is_empty() || listing.iter().any(|other| other.metadata.name == machine.metadata.name);
-    let wanted = if hashes.is_empty() { "a Machine for this EK".to_owned() } else { hashes.join(", ") };
-    let name = machine.metadata.name.as_deref().unwrap_or_default();
-    checks.must(CHECK, Code::MachineUnknown, listed, wanted, format!("{name} with {}", ek.to_text()))?;
+    holds(machine, ek, reference, checks)?;
     Ok(Found::Known(machine))
+}
+
+/// That a Machine still says that an EK is its own, whatever it was bound to before. Under a rule that enforces its verdict an
+/// admin's word is asked for: a hash or an issuer. What was let in at sight is a record, and no such word. Where it is an issuer,
+/// [`endorsement`] asks for the certificate.
+pub(super) fn holds(
+    machine: &Machine,
+    ek: &Digest,
+    reference: &Reference<'_>,
+    checks: &mut Checks,
+) -> Result<(), Stop> {
+    let said = &machine.spec.ek;
+    let good = match said.word_on(&ek.to_text()) {
+        Some(EkWord::Hash | EkWord::Issuer) => true,
+        Some(EkWord::Seen) => !reference.rule.enforces(),
+        None => false,
+    };
+    let wanted = if !said.hashes.is_empty() {
+        said.hashes.join(", ")
+    } else if !said.issuers.is_empty() {
+        format!("a key of {}", said.issuers.join(", "))
+    } else {
+        "its hash in spec.ek.hashes, or its issuer in spec.ek.issuers: an admin has listed neither".to_owned()
+    };
+    let name = machine.metadata.name.as_deref().unwrap_or_default();
+    checks.must("inventory", Code::MachineUnknown, good, wanted, format!("{name} with {}", ek.to_text()))
+}
+
+/// Whether the rule takes no key but those whose hashes are listed.
+fn hashes_needed(rule: &CheckedRule) -> bool {
+    rule.enforces() && rule.ek_inventory && rule.ek_require == Require::All
+}
+
+/// Whether what the inventory says to a hello is kept until its caller has proved that it has the EK. Public keys and EK
+/// certificates are no secrets, so before that no answer may depend on the claimed name. A caller whose key no Machine can have,
+/// whatever the name, is refused at once.
+pub(super) fn kept_back(
+    ek: &Digest,
+    spki: &[u8],
+    certificate: Option<&[u8]>,
+    reference: &Reference<'_>,
+    now: u64,
+) -> bool {
+    let rule = reference.rule;
+    if !rule.enforces() || reference.inventory.knows(ek) {
+        return true;
+    }
+    let names = rule.issuers(reference.issuers);
+    let issuers: Vec<&EkIssuer> = reference.issuers.iter().filter(|issuer| names.contains(&issuer.name())).collect();
+    !hashes_needed(rule) && certificate.is_some_and(|der| ek::check(der, spki, &issuers, now).is_ok())
 }
 
 /// A Machine that trusts an issuer instead of listing hashes is found by the claimed name. Else it is a stranger.
@@ -98,10 +144,11 @@ fn by_name<'a>(
     const CHECK: &str = "inventory";
     let rule = reference.rule;
     let wanted = "a Machine that lists this EK or its issuer";
-    let hashes_needed = rule.enforces() && rule.ek_inventory && rule.ek_require == Require::All;
     let named = reference.inventory.of_node(&claims.name);
     match named.as_slice() {
-        [machine] if !hashes_needed && !machine.spec.ek.issuers.is_empty() && machine.spec.ek.hashes.is_empty() => {
+        [machine]
+            if !hashes_needed(rule) && !machine.spec.ek.issuers.is_empty() && machine.spec.ek.hashes.is_empty() =>
+        {
             let name = machine.metadata.name.as_deref().unwrap_or_default();
             checks.pass(CHECK, wanted, format!("{name}, by its issuer"));
             Ok(Found::ByIssuer(machine))
@@ -209,35 +256,33 @@ pub(super) fn may_join(
     )
 }
 
-/// Whether the EK is known in the way that the rule wants. Who only looks wants it where the issuer is all that makes the
-/// Machine the caller's.
+/// Whether the EK is known in the way that the rule wants; gives the issuer of its certificate where that is a good one. Who
+/// only looks wants it where the issuer is all that makes the Machine the caller's, at the first exchange and at every other.
 pub(super) fn endorsement(
-    found: &Found<'_>,
+    machine: &Machine,
     ek: &Digest,
     spki: &[u8],
     certificate: Option<&[u8]>,
     reference: &Reference<'_>,
     now: u64,
     checks: &mut Checks,
-) -> Result<(), Stop> {
-    const CHECK: &str = "EK certificate";
+) -> Result<Option<String>, Stop> {
     let mut judgement = Checks::default();
-    let outcome = endorsed(found.machine(), ek, spki, certificate, reference, now, &mut judgement);
+    let (issuer, outcome) = endorsed(machine, ek, spki, certificate, reference, now, &mut judgement);
     let enforces = reference.rule.enforces();
-    let signed_for = judgement.has_passed(CHECK);
     checks.judged(judgement, enforces);
-    match found {
-        _ if enforces => outcome,
-        Found::ByIssuer(machine) => {
-            let wanted = machine.spec.ek.issuers.join(", ");
-            let found = if signed_for { "a good certificate" } else { "no good certificate of them" };
-            checks.must("issuer of the Machine", Code::EkCertificateIssuer, signed_for, wanted, found)
-        }
-        Found::Known(_) | Found::Stranger(_) => Ok(()),
+    if enforces {
+        outcome?;
+    } else if machine.spec.ek.word_on(&ek.to_text()) == Some(EkWord::Issuer) {
+        let wanted = machine.spec.ek.issuers.join(", ");
+        let found = issuer.as_deref().unwrap_or("no good certificate of them");
+        checks.must("issuer of the Machine", Code::EkCertificateIssuer, issuer.is_some(), wanted, found)?;
     }
+    Ok(issuer)
 }
 
-/// Whether the EK is listed, and signed for.
+/// The issuer of the EK's certificate, if one of those that count has signed it; and whether the EK is listed and signed for as
+/// the rule asks.
 fn endorsed(
     machine: &Machine,
     ek: &Digest,
@@ -246,8 +291,9 @@ fn endorsed(
     reference: &Reference<'_>,
     now: u64,
     checks: &mut Checks,
-) -> Result<(), Stop> {
+) -> (Option<String>, Result<(), Stop>) {
     let rule = reference.rule;
+    let mut maker = None;
     let mut passed = Vec::new();
     let mut failed = Vec::new();
     if rule.ek_inventory {
@@ -272,7 +318,10 @@ fn endorsed(
             None => Err((Code::EkCertificateMissing, "none".to_owned())),
         };
         match result {
-            Ok(issuer) => passed.push(("EK certificate", wanted, issuer.to_owned())),
+            Ok(issuer) => {
+                maker = Some(issuer.to_owned());
+                passed.push(("EK certificate", wanted, issuer.to_owned()));
+            }
             Err((code, found)) => failed.push(("EK certificate", code, wanted, found)),
         }
     }
@@ -291,5 +340,5 @@ fn endorsed(
             stop = stop.and(checks.must(check, code, false, wanted, found));
         }
     }
-    stop
+    (maker, stop)
 }

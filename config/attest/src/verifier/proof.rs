@@ -15,6 +15,7 @@ use crate::verdict::{Checks, POSSESSION, ProvenMachine, Refusal, Stop, Verdict};
 use crate::wire::{Proof, Signed, Transcript};
 use config_kube::Machine;
 use config_kube::machine::{ProvenConfig, ProvenImage};
+use config_kube::policy::TpmVersion;
 use std::collections::BTreeMap;
 use subtle::ConstantTimeEq as _;
 
@@ -103,19 +104,24 @@ pub(crate) fn check_proof(
     channel: &Channel,
     now: u64,
 ) -> Result<Attested, Box<Refusal>> {
-    let mut checks = Checks::resume(pending.checks(), reference.rule.enforces());
+    let mut checks = pending.resumed(reference.rule.enforces());
     let quote = match binding(&pending, proof, channel, &mut checks) {
         Ok(quote) => quote,
         Err(stop) => return Err(refusal(stop, checks, Some(pending.ek_hash()), pending.claims())),
     };
+    if let Subject::Refused(code) = *pending.subject() {
+        return Err(refusal(Stop(code), checks, Some(pending.ek_hash()), pending.claims()));
+    }
     let (machine, own) = match still(&pending, reference, &mut checks) {
         Ok((machine, own)) => (machine.clone(), own),
         Err(stop) => return Err(refusal(stop, checks, Some(pending.ek_hash()), pending.claims())),
     };
     // From here on HMAC(S, Q) and the AK's signature over Q hold: this is the Machine's own word.
     let proven = proven_of(pending.subject());
-    let outcome = wanted_still(&pending, &machine, own, reference, now, &mut checks)
-        .and_then(|()| said(&pending, &quote, proof, &machine, reference, now, &mut checks));
+    let outcome = wanted_still(&pending, &machine, reference, now, &mut checks).and_then(|issuer| {
+        let issuer = issuer.as_deref();
+        said(&pending, &quote, proof, (&machine, issuer), reference, now, &mut checks)
+    });
     match outcome {
         Ok(state) => Ok(Attested { proven, own, machine, pending, state, checks }),
         Err(stop) => Err(proven_refusal(proven.filter(|_| own), &pending, checks, stop)),
@@ -126,7 +132,7 @@ pub(crate) fn check_proof(
 pub(super) fn proven_of(subject: &Subject) -> Option<ProvenMachine> {
     match subject {
         Subject::Known(id) => Some(ProvenMachine::new(id.clone())),
-        Subject::Stranger(_) => None,
+        Subject::Stranger(_) | Subject::Refused(_) => None,
     }
 }
 
@@ -163,6 +169,7 @@ fn still<'a>(
             identity::unclaimed(machine.node_name(), reference.inventory, checks)?;
             Ok((machine, false))
         }
+        Subject::Refused(code) => Err(Stop(*code)),
     }
 }
 
@@ -246,15 +253,15 @@ fn signature(name: &str, code: Code, signed: &Signed, pending: &Pending, checks:
 }
 
 /// That the machine may still do what it began. Since phase 1 another session of it may have had it retired, bound, found Suspect
-/// or Untrusted, or its keys recorded anew; the rule may be another, or what the Machine says of its endorsement keys.
+/// or Untrusted, or its keys recorded anew; the rule may be another, or what the Machine says of its endorsement keys. Gives the
+/// issuer of the EK's certificate.
 fn wanted_still(
     pending: &Pending,
     machine: &Machine,
-    own: bool,
     reference: &Reference<'_>,
     now: u64,
     checks: &mut Checks,
-) -> Result<(), Stop> {
+) -> Result<Option<String>, Stop> {
     let mut again = Checks::default();
     let mut look = || {
         identity::admissible(machine, &pending.ek_hash(), pending.claims(), reference, now, &mut again)?;
@@ -262,12 +269,11 @@ fn wanted_still(
             hello::may_renew(machine, &mut again)?;
             hello::recorded(machine, &pending.ek_hash(), pending.names(), &mut again)?;
         }
-        if !reference.rule.enforces() || pending.seen_under(reference.rule, machine) {
-            return Ok(());
+        if pending.seen_under(reference.rule, machine) {
+            return Ok(pending.issuer().map(str::to_owned));
         }
-        let found = if own { identity::Found::Known(machine) } else { identity::Found::ByIssuer(machine) };
         let (spki, certificate) = pending.endorsement().ok_or(Stop(Code::EkTemplate))?;
-        identity::endorsement(&found, &pending.ek_hash(), &spki, certificate.as_deref(), reference, now, &mut again)
+        identity::endorsement(machine, &pending.ek_hash(), &spki, certificate.as_deref(), reference, now, &mut again)
     };
     let outcome = look();
     if outcome.is_err() {
@@ -281,7 +287,7 @@ fn said(
     pending: &Pending,
     quote: &Attest,
     proof: &Proof,
-    machine: &Machine,
+    (machine, issuer): (&Machine, Option<&str>),
     reference: &Reference<'_>,
     now: u64,
     checks: &mut Checks,
@@ -295,6 +301,8 @@ fn said(
         purpose: pending.purpose(),
         then: pending.counters(),
         clock: quote.clock_info,
+        issuer,
+        tpm_firmware: TpmVersion(quote.firmware_version),
         pcrs: &proof.pcrs,
         log: proof.event_log.as_bytes(),
         config: proof.config_event.as_ref(),

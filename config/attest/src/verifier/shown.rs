@@ -2,7 +2,7 @@
 //!
 //! Possession is not looked at again: it does not depend on rules. All else goes through the same code as an exchange.
 
-use super::claimant::{Asks, standing};
+use super::claimant::{Asks, names, standing};
 use super::{Pending, Reference, Standing, identity, requests, state};
 use crate::code::Code;
 use crate::digest::Digest;
@@ -13,6 +13,7 @@ use crate::tpm::Attest;
 use crate::verdict::{Checks, Refusal, Stop, Verdict};
 use crate::wire::{Claims, Evidence};
 use config_kube::Decides;
+use config_kube::policy::TpmVersion;
 
 /// Longest event log that is kept, in bytes; a real one has some 15 KiB.
 const KEPT_LOG: usize = 64 * 1024;
@@ -79,8 +80,9 @@ impl Shown {
         let verdict = Verdict { checks: checks.into_list(), ek_hash: Some(self.ek_hash), claims: self.claims.clone() };
         match (outcome, reference.rule.decides()) {
             (Err(code), _) => Judged::Refused(Box::new(Refusal::Anonymous { code, verdict })),
-            (Ok(Standing::New), Decides::Person) => Judged::Queued(verdict, Vec::new()),
-            (Ok(Standing::Changed(changes)), Decides::Person) => Judged::Queued(verdict, changes),
+            (Ok(standing), Decides::Person) if standing != Standing::Unchanged => {
+                Judged::Queued(verdict, standing.changes().to_vec())
+            }
             (Ok(_), _) => Judged::Accepted(verdict),
         }
     }
@@ -90,13 +92,15 @@ impl Shown {
         let machine = found.machine();
         identity::admissible(machine, &self.ek_hash, &self.claims, reference, now, checks)?;
         let certificate = self.ek_certificate.as_deref();
-        identity::endorsement(&found, &self.ek_hash, &self.ek_spki, certificate, reference, now, checks)?;
+        let issuer = identity::endorsement(machine, &self.ek_hash, &self.ek_spki, certificate, reference, now, checks)?;
         let proof = &self.evidence.proof;
         let quote = Attest::parse(proof.quote.attest.as_bytes()).map_err(|_unlike_then| Stop(Code::AttestMalformed))?;
         let said = state::Said {
             purpose: Purpose::Join,
             then: known(machine).and_then(|status| status.counters),
             clock: quote.clock_info,
+            issuer: issuer.as_deref(),
+            tpm_firmware: TpmVersion(quote.firmware_version),
             pcrs: &proof.pcrs,
             log: proof.event_log.as_bytes(),
             config: proof.config_event.as_ref(),
@@ -111,7 +115,7 @@ impl Shown {
             client: self.evidence.client_csr.as_bytes(),
             serving: self.evidence.serving_csr.as_bytes(),
         };
-        requests(&asks, machine, reference, checks)?;
-        Ok(standing(machine, Purpose::Join, &proof.pcrs))
+        let requested = requests(&asks, machine, reference, now, checks)?;
+        Ok(standing(machine, Purpose::Join, &proof.pcrs, &names(&self.claims, &requested)))
     }
 }

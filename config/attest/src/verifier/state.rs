@@ -18,6 +18,7 @@ use crate::verdict::{Checks, Stop};
 use crate::wire::{Claims, ConfigEvent};
 use config_kube::Machine;
 use config_kube::machine::{Counters, ProvenConfig, ProvenImage};
+use config_kube::policy::TpmVersion;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Registers that are learned at first admission.
@@ -33,6 +34,10 @@ pub(super) struct Said<'a> {
     /// The counters that were known when it was asked.
     pub(super) then: Option<Counters>,
     pub(super) clock: ClockInfo,
+    /// Of the EK's certificate, where it is a good one.
+    pub(super) issuer: Option<&'a str>,
+    /// What the quote says of the TPM's firmware.
+    pub(super) tpm_firmware: TpmVersion,
     pub(super) pcrs: &'a BTreeMap<u8, Digest>,
     pub(super) log: &'a [u8],
     pub(super) config: Option<&'a ConfigEvent>,
@@ -46,6 +51,7 @@ pub(super) struct Accepted {
     pub(super) image: Option<ProvenImage>,
     pub(super) config: Option<ProvenConfig>,
     pub(super) clock: ClockInfo,
+    pub(super) tpm_firmware: TpmVersion,
     pub(super) pinned: BTreeMap<u8, Digest>,
     /// All that was quoted.
     pub(super) registers: BTreeMap<u8, Digest>,
@@ -103,12 +109,13 @@ fn judge(said: &Said<'_>, machine: &Machine, reference: &Reference<'_>, now: u64
         facts::consume(log, boot, learned, reference.rule.allow_unknown, checks);
     }
     let mut pinned = firmware(said, machine, now, checks);
+    tpm_firmware(said, reference.rule, checks);
     pinned.extend(others.map(|value| (SECURE_BOOT_PCR, value)));
     let image = found.filter(|_| taken).map(|(release, _)| {
         let manifest = release.manifest();
         ProvenImage { id: manifest.id.clone(), role: manifest.role.clone(), svn: manifest.svn }
     });
-    Accepted { image, config, clock: said.clock, pinned, registers: said.pcrs.clone() }
+    Accepted { image, config, clock: said.clock, tpm_firmware: said.tpm_firmware, pinned, registers: said.pcrs.clone() }
 }
 
 /// Resets and restarts never go down; the clock never goes down within equal counts. Of two exchanges of one machine the older
@@ -351,4 +358,26 @@ fn firmware(said: &Said<'_>, machine: &Machine, now: u64, checks: &mut Checks) -
         pinned.insert(pcr, found);
     }
     pinned
+}
+
+/// The firmware of the TPM itself is not below the floor that the rule sets for its maker. Makers count in their own ways, so a
+/// floor is one maker's, who is known by the EK's certificate: where floors are set, a TPM without one is of no known maker.
+fn tpm_firmware(said: &Said<'_>, rule: &CheckedRule, checks: &mut Checks) {
+    const CHECK: &str = "TPM firmware";
+    let found = said.tpm_firmware;
+    let floors = &rule.tpm_firmware;
+    match said.issuer {
+        _ if floors.is_empty() => checks.pass(CHECK, "any", found),
+        None => {
+            let wanted = "an EK certificate, by which the maker is known";
+            checks.test(CHECK, Code::EkCertificateMissing, false, wanted, "no good one");
+        }
+        Some(issuer) => match floors.get(issuer) {
+            None => checks.pass(CHECK, format!("any of {issuer}"), found),
+            Some(least) => {
+                let wanted = format!("at least {least} of {issuer}");
+                checks.test(CHECK, Code::TpmFirmware, found >= *least, wanted, found);
+            }
+        },
+    }
 }

@@ -293,7 +293,7 @@ impl UnprovenPending {
     pub fn turn(&self) -> String {
         match &self.admitted.subject {
             Subject::Known(id) => id.uid.clone(),
-            Subject::Stranger(_) => self.admitted.claims.name.clone(),
+            Subject::Stranger(_) | Subject::Refused(_) => self.admitted.claims.name.clone(),
         }
     }
 
@@ -340,7 +340,7 @@ pub fn check_unproven(
     let mut said = Checks::default();
     super::privileged::check(&claims, reference.rule, &mut said);
     checks.judged(said, false);
-    match requests(&asks, &machine, reference, &mut checks) {
+    match requests(&asks, &machine, reference, now, &mut checks) {
         Ok(requested) => {
             let keyed = Keyed { proven, machine, subject, purpose, key, claims, checks };
             Ok(Claimant::new(Basis::Keyed(Box::new(keyed)), requested, reference.rule.clone()))
@@ -393,7 +393,8 @@ fn look_again(
     let same = match (&pending.admitted.subject, &found) {
         (Subject::Known(id), Found::Known(machine)) => machine_id(machine) == *id,
         (Subject::Stranger(_), Found::Stranger(_)) => true,
-        (Subject::Known(_), Found::Stranger(_)) | (Subject::Stranger(_), Found::Known(_)) => false,
+        (Subject::Known(_) | Subject::Refused(_), Found::Stranger(_))
+        | (Subject::Stranger(_) | Subject::Refused(_), Found::Known(_)) => false,
     };
     let found_now = if same { "the same" } else { "gone, or another" };
     checks.must("inventory", Code::MachineUnknown, same, "the Machine of phase 1", found_now)?;

@@ -44,7 +44,9 @@ impl Verified {
                 (keyed.machine, MachineStatus { state: MachineState::Unproven, ..MachineStatus::default() })
             }
         };
-        let status = MachineStatus { node_key, privileged_pods, admission: Some(admission.clone()), ..status };
+        let serving_names = requested.serving.sans.iter().map(San::text).collect();
+        let status =
+            MachineStatus { node_key, serving_names, privileged_pods, admission: Some(admission.clone()), ..status };
         let readmitted = machine.spec.readmit_until.clone().filter(|_| needs_readmission(&machine, &status));
         let status = MachineStatus { readmitted, ..status };
         Self {
@@ -175,6 +177,7 @@ fn status_of(attested: &Attested, rule: &CheckedRule) -> MachineStatus {
         ak_name: Some(attested.ak_name()),
         nk_name: Some(attested.nk_name()),
         image: attested.state.image.clone(),
+        tpm_firmware: attested.state.tpm_firmware.to_string(),
         config: attested.state.config.clone(),
         counters: Some(Counters {
             reset_count: clock.reset_count,

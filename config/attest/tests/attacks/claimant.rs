@@ -10,31 +10,31 @@ use config_kube::{MachineState, PolicyName};
 use proptest::prelude::*;
 
 /// A world under a policy, with a booted machine that nobody knows.
-fn open(policy: PolicyName) -> (World, SoftMachine) {
+pub(crate) fn open(policy: PolicyName) -> (World, SoftMachine) {
     let (mut world, machine) = lab();
     world.machines.clear();
     world.rule.policy = policy;
     (world, machine)
 }
 
-fn person(claimant: &Claimant) -> Approval {
+pub(crate) fn person(claimant: &Claimant) -> Approval {
     Approval::Person { request: "request-1".to_owned(), id: claimant.id(), by: "jane".to_owned() }
 }
 
 /// A whole join that a person approves.
-fn queued(world: &mut World, machine: &SoftMachine) -> Outcome {
+pub(crate) fn queued(world: &mut World, machine: &SoftMachine) -> Outcome {
     let claimant = world.claim(machine)?;
     let approval = person(&claimant);
     world.approve(claimant, &approval)
 }
 
 /// A whole join that nobody looks at.
-fn unseen(world: &mut World, machine: &SoftMachine) -> Outcome {
+pub(crate) fn unseen(world: &mut World, machine: &SoftMachine) -> Outcome {
     let claimant = world.claim(machine)?;
     world.approve(claimant, &Approval::Nobody)
 }
 
-fn claimed(outcome: Result<Claimant, Box<Refusal>>) -> Claimant {
+pub(crate) fn claimed(outcome: Result<Claimant, Box<Refusal>>) -> Claimant {
     outcome.unwrap_or_else(|refusal| panic!("{refusal}\n{:#?}", refusal.verdict()))
 }
 
@@ -213,9 +213,9 @@ fn names_and_machines_of_others_stay_theirs() {
     });
     refused(Anonymous, Code::MachineBoundToOtherEk, |world, machine| {
         world.machine("worker-1", "192.168.77.11", EkKind::P256);
-        world.object("worker-1").spec.ek.hashes.clear();
-        let bound = Some(Digest::of(b"another EK").to_text());
-        world.object("worker-1").status.get_or_insert_default().bound_ek = bound;
+        let bound = Digest::of(b"another EK").to_text();
+        world.object("worker-1").spec.ek.hashes = vec![bound.clone()];
+        world.object("worker-1").status.get_or_insert_default().bound_ek = Some(bound);
         machine.ek_certificate = None;
     });
     refused(Anonymous, Code::NameInvalid, |_, machine| "../nodes".clone_into(&mut machine.claims.name));

@@ -21,6 +21,7 @@ fn every_code_of_the_verifier_has_an_attack() {
         include_str!("privileged.rs"),
         include_str!("state.rs"),
         include_str!("identity.rs"),
+        include_str!("listing.rs"),
         include_str!("claimant.rs"),
         include_str!("unproven.rs"),
         include_str!("csr.rs"),

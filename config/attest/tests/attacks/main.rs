@@ -9,6 +9,7 @@ mod csr;
 mod freshness;
 mod identity;
 mod keys;
+mod listing;
 mod privileged;
 mod renewal;
 mod state;

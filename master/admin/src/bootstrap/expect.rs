@@ -202,6 +202,7 @@ fn rule(cluster: &ClusterConfig, keys: &[ReleaseKey], issuers: &[EkIssuer], priv
             issuers: issuers.iter().map(|issuer| issuer.name().to_owned()).collect(),
             hashes: "inventory".to_owned(),
             require: "all".to_owned(),
+            ..EkRule::default()
         },
         images: ImageRule {
             release_keys: keys.iter().map(|key| key.name().to_owned()).collect(),

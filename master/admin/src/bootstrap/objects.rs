@@ -82,7 +82,12 @@ fn default_policy(expected: &Expected) -> CertificatePolicySpec {
         name: "machines".to_owned(),
         signers: vec![NODE_CLIENT_SIGNER.to_owned(), NODE_SERVING_SIGNER.to_owned()],
         policy: PolicyName::CloudVerify,
-        ek: EkRule { issuers: Vec::new(), hashes: "inventory".to_owned(), require: "all".to_owned() },
+        ek: EkRule {
+            issuers: Vec::new(),
+            hashes: "inventory".to_owned(),
+            require: "all".to_owned(),
+            ..EkRule::default()
+        },
         images: ImageRule { release_keys: keys, min_svn: 0, max_concurrent: 0 },
         config: ConfigRule {
             measured: true,

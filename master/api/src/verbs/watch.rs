@@ -259,15 +259,17 @@ impl Watch {
         let draining = self.call.api.draining();
         let wake = if self.bookmarks { self.next_bookmark.min(self.deadline) } else { self.deadline };
         // Cancel-safe: the store's `next` loses nothing when dropped, the others only tell that something is so.
+        // In this order: who is shut out hears of nothing that came after.
         let batch = tokio::select! {
+            biased;
+            () = changed(&mut self.denied) => {
+                self.ended = self.call.api.denial(&self.call.user, &self.call.peer).is_some();
+                return;
+            }
             batch = self.stream.next() => Some(batch),
             () = tokio::time::sleep_until(wake) => None,
             () = draining.cancelled() => {
                 self.ended = true;
-                return;
-            }
-            () = changed(&mut self.denied) => {
-                self.ended = self.call.api.denial(&self.call.user, &self.call.peer).is_some();
                 return;
             }
         };

@@ -51,8 +51,10 @@ pub(crate) struct Wait {
 pub(crate) struct Fresh {
     /// When it is dropped.
     pub(crate) expires: Timestamp,
-    /// What was approved before, and is so no more.
+    /// What was approved before and is so no more, and what goes beyond it.
     pub(crate) changes: Vec<String>,
+    /// Whether the machine booted something else than was approved, and does not only ask for more.
+    pub(crate) is_other: bool,
     /// Undecided requests of the same machine, which it takes the place of.
     pub(crate) instead_of: Vec<String>,
 }

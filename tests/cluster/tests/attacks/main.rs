@@ -35,6 +35,7 @@ mod site;
 mod state;
 #[path = "../../../../agent/tpm/tests/support/mod.rs"]
 mod swtpm;
+mod taken;
 mod takeover;
 mod unproven;
 mod updates;
@@ -160,6 +161,9 @@ fn shared() -> Vec<(&'static str, Story)> {
         updates::secure_boot_databases_are_learned_and_pinned,
         updates::a_renewal_is_of_the_same_boot,
         life::retired_and_deleted,
+        taken::a_machines_name_in_no_organization_is_not_signed,
+        taken::nothing_is_answered_after_retired,
+        taken::a_guessed_name_is_answered_as_the_right_one,
         drift::revocation,
         drift::the_log_of_verdicts,
         drift::the_floor_of_images,
@@ -198,6 +202,11 @@ fn lonely(runtime: &Arc<Runtime>) -> Vec<Trial> {
         alone(runtime, "unproven::no_way_round_a_tpm", unproven::no_way_round_a_tpm),
         alone(runtime, "unproven::bound_fresh_and_apart", unproven::bound_fresh_and_apart),
         alone(runtime, "unproven::the_agent_asks_without_a_tpm", unproven::the_agent_asks_without_a_tpm),
+        alone(runtime, "taken::what_was_seen_is_no_listing", taken::what_was_seen_is_no_listing),
+        alone(runtime, "taken::another_node_name", taken::another_node_name),
+        alone(runtime, "taken::a_tpm_below_its_makers_floor", taken::a_tpm_below_its_makers_floor),
+        alone(runtime, "taken::more_than_was_approved", taken::more_than_was_approved_is_asked_about),
+        alone(runtime, "taken::one_address_two_machines", taken::one_address_two_machines),
         alone(runtime, "queue::a_policy_is_tried_out_first", queue::a_policy_is_tried_out_first),
         alone(runtime, "marks::a_rule_marks_nodes", marks::a_rule_marks_nodes_and_what_is_an_admins_stays),
         alone(runtime, "queue::policies_of_upstreams_signers", queue::policies_of_upstreams_signers),

@@ -1,0 +1,427 @@
+//! Who listed the key: under a rule that enforces its verdict an endorsement key is one that an admin listed, by its hash or by
+//! its issuer, and not one that was seen once.
+
+use super::claimant::{claimed, open, person, queued, unseen};
+use super::{Anonymous, accepted, expect, lab};
+use config_attest::Code;
+use config_attest::testing::{EkKind, SoftMachine, World};
+use config_kube::machine::EkSelector;
+use config_kube::{Machine, PolicyName};
+
+/// Every way in which a rule can ask for endorsement keys, without faults.
+fn forms(world: &World) -> Vec<config_kube::Rule> {
+    let mut rules = Vec::new();
+    for hashes in ["inventory", ""] {
+        for issuers in [vec![], vec!["lab-ca".to_owned()]] {
+            for require in ["all", "any"] {
+                let mut rule = world.rule.clone();
+                rule.policy = PolicyName::CloudVerify;
+                rule.config.digests.clear();
+                hashes.clone_into(&mut rule.ek.hashes);
+                rule.ek.issuers.clone_from(&issuers);
+                require.clone_into(&mut rule.ek.require);
+                if config_attest::policy::CheckedRule::try_from(&rule).is_ok() {
+                    rules.push(rule);
+                }
+            }
+        }
+    }
+    assert_eq!(rules.len(), 6, "only nothing at all is a fault");
+    rules
+}
+
+/// The machine is refused as unknown under every form of rule, at the join and at the renewal.
+#[track_caller]
+fn unknown_everywhere(world: &mut World, machine: &mut SoftMachine, what: &str) {
+    for rule in forms(world) {
+        let ek = rule.ek.clone();
+        world.rule = rule;
+        machine.clock.clock += 1000;
+        for (way, outcome) in [("join", world.join(machine)), ("renewal", world.renew(machine))] {
+            let code = match outcome {
+                Ok(_) => panic!("{what}: accepted at the {way} under {ek:?}"),
+                Err(refusal) => refusal.code(),
+            };
+            assert_eq!(code, Code::MachineUnknown, "{what}: the {way} under {ek:?}");
+        }
+    }
+}
+
+#[test]
+fn what_was_let_in_at_sight_passes_no_rule_that_enforces() {
+    let (mut world, mut machine) = open(PolicyName::InsecureAlwaysApprove);
+    unseen(&mut world, &machine).expect("anybody");
+    unknown_everywhere(&mut world, &mut machine, "seen at sight");
+    // The control: an admin lists it, by its hash or by its issuer.
+    let listed: [fn(&mut EkSelector, &SoftMachine); 2] =
+        [|ek, machine| ek.hashes = vec![machine.ek_hash().to_text()], |ek, _| ek.issuers = vec!["lab-ca".to_owned()]];
+    for list in listed {
+        let (mut world, mut machine) = open(PolicyName::InsecureAlwaysApprove);
+        unseen(&mut world, &machine).expect("anybody");
+        list(&mut world.object("worker-1").spec.ek, &machine);
+        world.rule = forms(&world).into_iter().find(|rule| rule.ek.hashes.is_empty()).expect("by issuers");
+        machine.clock.clock += 1000;
+        accepted(world.join(&machine));
+        machine.clock.clock += 1000;
+        accepted(world.renew(&machine));
+    }
+}
+
+/// What an admin can do to take a key off a Machine.
+type Taken = (&'static str, fn(&mut EkSelector));
+
+const TAKEN: [Taken; 3] = [
+    ("another listed in its place", |ek| {
+        ek.hashes = vec![SoftMachine::new("a spare board", EkKind::P256).ek_hash().to_text()];
+        ek.issuers.clear();
+    }),
+    ("hashes and issuers emptied", |ek| {
+        ek.hashes.clear();
+        ek.issuers.clear();
+    }),
+    ("spec.ek emptied", |ek| *ek = EkSelector::default()),
+];
+
+#[test]
+fn a_key_that_was_taken_off_its_machine_neither_joins_nor_renews() {
+    type Begun = (&'static str, fn() -> (World, SoftMachine));
+    let begun: [Begun; 4] = [
+        ("joined by its hash", || {
+            let (mut world, machine) = lab();
+            accepted(world.join(&machine));
+            (world, machine)
+        }),
+        ("joined by its issuer", || {
+            let (mut world, machine) = lab();
+            world.rule.ek.hashes.clear();
+            world.object("worker-1").spec.ek =
+                EkSelector { issuers: vec!["lab-ca".to_owned()], ..EkSelector::default() };
+            accepted(world.join(&machine));
+            (world, machine)
+        }),
+        ("approved by a person", || {
+            let (mut world, machine) = open(PolicyName::Queue);
+            queued(&mut world, &machine).expect("approved");
+            (world, machine)
+        }),
+        ("let in at sight", || {
+            let (mut world, machine) = open(PolicyName::InsecureAlwaysApprove);
+            unseen(&mut world, &machine).expect("anybody");
+            (world, machine)
+        }),
+    ];
+    for (how, begin) in begun {
+        for (what, take) in TAKEN {
+            let (mut world, mut machine) = begin();
+            take(&mut world.object("worker-1").spec.ek);
+            unknown_everywhere(&mut world, &mut machine, &format!("{how}, {what}"));
+        }
+    }
+}
+
+/// A person's word and nobody's word are not the admin's: what was taken off is not the Machine's under these either.
+#[test]
+fn a_key_that_was_taken_off_is_not_the_machines_under_any_policy() {
+    for (policy, join) in [
+        (PolicyName::Queue, queued as fn(&mut World, &SoftMachine) -> super::Outcome),
+        (PolicyName::InsecureAlwaysApprove, unseen),
+    ] {
+        for (what, take) in TAKEN.into_iter().filter(|(what, _)| *what != "hashes and issuers emptied") {
+            let (mut world, mut machine) = open(policy);
+            join(&mut world, &machine).expect("let in");
+            take(&mut world.object("worker-1").spec.ek);
+            machine.clock.clock += 1000;
+            assert!(world.claim(&machine).is_err(), "{policy:?}, {what}: a join");
+            assert!(world.claim_renewal(&machine).is_err(), "{policy:?}, {what}: a renewal");
+        }
+    }
+}
+
+/// A Machine whose issuer was replaced by another maker's is no TPM of the first maker, bound or not, whoever decides.
+#[test]
+fn a_machine_known_by_its_issuer_shows_that_issuers_certificate_every_time() {
+    for policy in [PolicyName::CloudVerify, PolicyName::Queue, PolicyName::InsecureAlwaysApprove] {
+        let (mut world, mut machine) = lab();
+        world.rule.ek.hashes.clear();
+        world.object("worker-1").spec.ek = EkSelector { issuers: vec!["lab-ca".to_owned()], ..EkSelector::default() };
+        accepted(world.join(&machine));
+        world.rule.policy = policy;
+        machine.clock.clock += 1000;
+        claimed(world.claim(&machine));
+        claimed(world.claim_renewal(&machine));
+        world.object("worker-1").spec.ek.issuers = vec!["another-maker".to_owned()];
+        for outcome in [world.claim(&machine), world.claim_renewal(&machine)] {
+            let code = outcome.err().map(|refusal| refusal.code());
+            assert_eq!(code, Some(Code::EkCertificateIssuer), "{policy:?}");
+        }
+    }
+}
+
+/// What a person approved is in the inventory, and is verified in full once the rule asks for that.
+#[test]
+fn a_persons_word_lists_the_key() {
+    let (mut world, mut machine) = open(PolicyName::Queue);
+    queued(&mut world, &machine).expect("approved");
+    for rule in forms(&world) {
+        world.rule = rule;
+        machine.clock.clock += 1000;
+        accepted(world.join(&machine));
+        machine.clock.clock += 1000;
+        accepted(world.renew(&machine));
+    }
+}
+
+/// The answer to a hello, as its caller sees it.
+fn answered(world: &mut World, machine: &SoftMachine) -> bool {
+    let answered = world.challenge(&machine.hello().0).is_ok();
+    world.sessions = config_attest::sessions::Sessions::default();
+    answered
+}
+
+/// Whoever has a machine's public keys and EK certificate, and no TPM, hears the same whatever name it guesses.
+#[test]
+fn a_guessed_name_gets_the_answer_that_the_right_one_gets() {
+    type Mount = fn(&mut World, &mut SoftMachine);
+    let mounts: [(&str, Mount); 8] = [
+        ("listed", |_, _| {}),
+        ("bound", |world, machine| drop(accepted(world.join(machine)))),
+        ("retired", |world, _| world.object("worker-1").spec.retired = true),
+        ("Untrusted", |world, _| {
+            world.object("worker-1").status.get_or_insert_default().state = config_kube::MachineState::Untrusted;
+        }),
+        ("listed twice", |world, _| {
+            let mut second = world.object("worker-1").clone();
+            second.metadata.name = Some("worker-9".to_owned());
+            second.metadata.uid = Some("uid-of-worker-9".to_owned());
+            second.spec.retired = true;
+            world.machines.push(second);
+        }),
+        ("known by its issuer", |world, _| {
+            world.rule.ek.hashes.clear();
+            world.object("worker-1").spec.ek =
+                EkSelector { issuers: vec!["lab-ca".to_owned()], ..EkSelector::default() };
+        }),
+        ("known by another issuer", |world, _| {
+            world.rule.ek.hashes.clear();
+            world.rule.ek.issuers.push("another-maker".to_owned());
+            world.object("worker-1").spec.ek =
+                EkSelector { issuers: vec!["another-maker".to_owned()], ..EkSelector::default() };
+        }),
+        ("unknown, and a person decides", |world, _| {
+            world.rule.policy = PolicyName::Queue;
+            world.object("worker-1").spec.ek = EkSelector::default();
+        }),
+    ];
+    for (what, mount) in mounts {
+        for certificate in [true, false] {
+            let (mut world, mut machine) = lab();
+            world.machine("worker-2", "192.168.77.12", EkKind::P256);
+            mount(&mut world, &mut machine);
+            if !certificate {
+                machine.ek_certificate = None;
+            }
+            let mut heard = Vec::new();
+            for name in ["worker-1", "worker-2", "worker-9", "nobody", ""] {
+                name.clone_into(&mut machine.claims.name);
+                heard.push(answered(&mut world, &machine));
+            }
+            heard.dedup();
+            assert_eq!(heard.len(), 1, "{what}, certificate {certificate}: {heard:?} by the name");
+        }
+    }
+    // Who has no TPM learns nothing at the second step either: the credential does not open, whatever the name.
+    for name in ["worker-1", "worker-2"] {
+        let (mut world, machine) = lab();
+        world.machine("worker-2", "192.168.77.12", EkKind::P256);
+        let mut thief = SoftMachine::new("a thief of public halves", EkKind::P256);
+        thief.ek_public = machine.ek_public.clone();
+        thief.ek_certificate.clone_from(&machine.ek_certificate);
+        name.clone_into(&mut thief.claims.name);
+        expect(Anonymous, Code::CredentialNotActivated, world.join(&thief));
+    }
+}
+
+/// An address beyond what a person approved, in the same registers: somebody is asked again.
+#[test]
+fn more_names_than_were_approved_ask_again() {
+    let (mut world, mut machine) = open(PolicyName::Queue);
+    world.rule.certificate.sans.clear();
+    queued(&mut world, &machine).expect("approved");
+    machine.clock.clock += 1000;
+    claimed(world.claim_renewal(&machine));
+    let before = machine.clone();
+    let more: [fn(&mut SoftMachine); 2] = [
+        // Claimed and asked for, and claimed for later.
+        |machine| {
+            machine.claims.addresses.push("192.168.77.99".to_owned());
+            machine.serving_request.names.push("192.168.77.99".to_owned());
+        },
+        |machine| machine.claims.addresses.push("192.168.77.99".to_owned()),
+    ];
+    for claim in more {
+        let mut machine = before.clone();
+        claim(&mut machine);
+        for claimant in [world.claim(&machine), world.claim_renewal(&machine)] {
+            let claimant = claimed(claimant);
+            assert_ne!(claimant.standing(), config_attest::verifier::Standing::Unchanged);
+            let shown = format!("{:?}", claimant.standing());
+            assert!(shown.contains("192.168.77.99"), "what is new is said: {shown}");
+            assert!(world.approve(claimant, &config_attest::verifier::Approval::Before).is_err());
+        }
+    }
+    // Fewer, in another order or in another form need nobody.
+    let mut fewer = before.clone();
+    fewer.serving_request.names = vec!["worker-1".to_owned()];
+    fewer.claims.addresses.clear();
+    assert_eq!(claimed(world.claim(&fewer)).standing(), config_attest::verifier::Standing::Unchanged);
+    // Approved, it holds as the first did.
+    let mut machine = before;
+    more[0](&mut machine);
+    queued(&mut world, &machine).expect("a person's word on the address");
+    machine.clock.clock += 1000;
+    assert_eq!(claimed(world.claim_renewal(&machine)).standing(), config_attest::verifier::Standing::Unchanged);
+}
+
+/// Where the rule before verified, a renewal under `queue` needs nobody, but for what it did not ask for then.
+#[test]
+fn a_verified_machine_asks_a_person_for_a_further_address() {
+    let (mut world, mut machine) = lab();
+    world.rule.certificate.sans.clear();
+    accepted(world.join(&machine));
+    world.rule.policy = PolicyName::Queue;
+    machine.clock.clock += 1000;
+    assert_eq!(claimed(world.claim_renewal(&machine)).standing(), config_attest::verifier::Standing::Unchanged);
+    machine.claims.addresses.push("192.168.77.99".to_owned());
+    machine.serving_request.names.push("192.168.77.99".to_owned());
+    assert_ne!(claimed(world.claim_renewal(&machine)).standing(), config_attest::verifier::Standing::Unchanged);
+}
+
+/// Two machines under a rule that takes claimed addresses, the first of which holds a certificate for `10.9.9.9`.
+fn two_claimants(policy: PolicyName) -> (World, SoftMachine, SoftMachine) {
+    let (mut world, mut first) = lab();
+    let mut second = world.machine("worker-2", "192.168.77.12", EkKind::P256);
+    world.rule.certificate.sans.clear();
+    world.rule.policy = policy;
+    for machine in [&mut first, &mut second] {
+        machine.claims.addresses.push("10.9.9.9".to_owned());
+        machine.serving_request.names.push("10.9.9.9".to_owned());
+    }
+    (world, first, second)
+}
+
+/// What becomes of the machine that held the address.
+type Release = (&'static str, bool, fn(&mut World, &mut SoftMachine));
+
+#[test]
+fn one_address_is_in_the_certificates_of_one_machine() {
+    let releases: [Release; 8] = [
+        ("nothing", false, |_, _| {}),
+        ("it became Suspect", false, |world, _| {
+            world.object("worker-1").status.get_or_insert_default().state = config_kube::MachineState::Suspect;
+        }),
+        ("it became Untrusted, and its certificate is good to others", false, |world, _| {
+            world.object("worker-1").status.get_or_insert_default().state = config_kube::MachineState::Untrusted;
+        }),
+        ("its Machine was deleted", true, |world, _| {
+            world.machines.retain(|machine| machine.node_name() != "worker-1");
+        }),
+        ("it was retired", true, |world, _| world.object("worker-1").spec.retired = true),
+        ("its board was replaced", true, |world, _| {
+            let spare = SoftMachine::new("a spare board", EkKind::P256).ek_hash().to_text();
+            world.object("worker-1").spec.ek.hashes = vec![spare];
+        }),
+        ("it gave the address up at its next proof", true, |world, machine| {
+            machine.claims.addresses.pop();
+            machine.serving_request.names.pop();
+            machine.clock.clock += 1000;
+            accepted(world.renew(machine));
+        }),
+        ("its certificate ended", true, |world, _| {
+            let status = world.object("worker-1").status.get_or_insert_default();
+            status.certificate.get_or_insert_default().not_after = "2020-01-01T00:00:00Z".to_owned();
+        }),
+    ];
+    for (what, free, release) in releases {
+        let (mut world, mut first, mut second) = two_claimants(PolicyName::CloudVerify);
+        accepted(world.join(&first));
+        release(&mut world, &mut first);
+        let outcome = world.join(&second);
+        if free {
+            accepted(outcome);
+            continue;
+        }
+        let refusal = outcome.expect_err(what);
+        assert_eq!((refusal.code().as_str(), refusal.consequence()), ("ADDRESS_TAKEN", None), "{what}");
+        // What it asks for beside that is its own.
+        second.serving_request.names.pop();
+        accepted(world.join(&second));
+    }
+}
+
+/// The same in another form of the address, under the other policies, and for a machine that nobody knows.
+#[test]
+fn one_address_is_one_machines_in_every_form_and_under_every_policy() {
+    for policy in [PolicyName::Queue, PolicyName::InsecureAlwaysApprove] {
+        let (mut world, first, mut second) = two_claimants(PolicyName::CloudVerify);
+        accepted(world.join(&first));
+        world.rule.policy = policy;
+        second.claims.addresses = vec!["::ffff:10.9.9.9".to_owned()];
+        second.serving_request.names = vec!["worker-2".to_owned(), "::ffff:10.9.9.9".to_owned()];
+        let refusal = world.claim(&second).expect_err("taken");
+        assert_eq!(refusal.code().as_str(), "ADDRESS_TAKEN", "{policy:?}");
+        world.machines.retain(|machine: &Machine| machine.node_name() != "worker-2");
+        let refusal = world.claim(&second).expect_err("taken, and a stranger's");
+        assert_eq!(refusal.code().as_str(), "ADDRESS_TAKEN", "{policy:?}");
+    }
+    // The inventory's own word goes before what others claimed.
+    let (mut world, first, second) = two_claimants(PolicyName::CloudVerify);
+    accepted(world.join(&first));
+    world.object("worker-2").spec.addresses.push("10.9.9.9".to_owned());
+    accepted(world.join(&second));
+    // A renewal and a reboot of its own are no second machine.
+    let (mut world, mut first, _) = two_claimants(PolicyName::CloudVerify);
+    accepted(world.join(&first));
+    first.clock.clock += 1000;
+    accepted(world.renew(&first));
+    let image = world.image.clone();
+    first.boot(&image, "nocloud", b"version = 1\n");
+    accepted(world.join(&first));
+    drop(person(&claimed(world.claim(&first))));
+}
+
+/// The TPM's own firmware: recorded, held to the floor of its maker, at the join and at the renewal; who hides its maker has none.
+#[test]
+fn a_tpm_below_its_makers_floor_is_refused() {
+    let floor = |world: &mut World, maker: &str, least: &str| {
+        world.rule.ek.min_firmware = [(maker.to_owned(), least.to_owned())].into();
+    };
+    let (mut world, mut machine) = lab();
+    floor(&mut world, "lab-ca", "7.85.4555");
+    accepted(world.join(&machine));
+    let recorded = world.object("worker-1").status.clone().unwrap_or_default().tpm_firmware;
+    assert_eq!(recorded, "7.85.4555.0");
+    machine.clock.clock += 1000;
+    floor(&mut world, "lab-ca", "7.85.4555.1");
+    expect(super::Proven, Code::TpmFirmware, world.renew(&machine));
+    let (mut world, mut machine) = lab();
+    machine.tpm_firmware -= 1;
+    floor(&mut world, "lab-ca", "7.85.4555.0");
+    expect(super::Proven, Code::TpmFirmware, world.join(&machine));
+    // The floor of another maker says nothing of this one.
+    world.rule.ek.issuers.push("another-maker".to_owned());
+    floor(&mut world, "another-maker", "9");
+    accepted(world.join(&machine));
+    // A certificate that is left out does not lift the floor, where a listed hash would do.
+    let (mut world, mut machine) = lab();
+    "any".clone_into(&mut world.rule.ek.require);
+    floor(&mut world, "lab-ca", "1");
+    machine.ek_certificate = None;
+    expect(super::Proven, Code::EkCertificateMissing, world.join(&machine));
+    for (maker, least) in
+        [("lab-ca", ""), ("lab-ca", "7."), ("lab-ca", "70000"), ("lab-ca", "1.2.3.4.5"), ("nobody", "1")]
+    {
+        let mut rule = world.rule.clone();
+        rule.ek.min_firmware = [(maker.to_owned(), least.to_owned())].into();
+        assert!(config_attest::policy::CheckedRule::try_from(&rule).is_err(), "{maker} {least}");
+    }
+}
