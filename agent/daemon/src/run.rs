@@ -126,6 +126,7 @@ async fn operate(
     };
     state_record::note_admission(&arguments.data, image.svn);
     if founds {
+        state_record::publish_recovery_copy(&arguments.run, &arguments.data);
         let (path, pins) = (arguments.run.join("ca-pin"), identity.pins.clone());
         tasks.spawn(async move { match roots::follow(path, pins).await {} });
     }

@@ -3,8 +3,10 @@
 
 use agent_kubelet::{Notice, Notices};
 use agent_volume::Reason;
+use agent_volume::header::{MAX_RECOVERY, RECOVERY_COPIES};
 use serde::Deserialize;
 use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 /// The Node's condition: the state did not open at this boot and was made anew, or does not outlive the boot.
@@ -23,20 +25,49 @@ struct Record {
     reason: String,
     renewals: u32,
     generation: u64,
+    #[serde(default)]
+    partition: String,
 }
 
 /// Tells on the Node what init found; nothing on a host, where there is no init of ours.
 pub(crate) fn tell(run: &Path, notices: &Notices) {
-    let mut text = String::new();
-    let read = std::fs::File::open(run.join(RECORD)).and_then(|file| file.take(RECORD_LIMIT).read_to_string(&mut text));
-    match read.ok().map(|_| serde_json::from_str::<Record>(&text)) {
-        Some(Ok(record)) => {
-            tracing::info!(record.outcome, record.reason, record.renewals, record.generation, "the machine's state");
-            notices.set(STATE_RENEWED, notice(&record));
-        }
-        Some(Err(error)) => tracing::warn!(%error, "init's record of the state cannot be understood"),
-        None => {}
+    if let Some(record) = read(run) {
+        tracing::info!(record.outcome, record.reason, record.renewals, record.generation, "the machine's state");
+        notices.set(STATE_RENEWED, notice(&record));
     }
+}
+
+fn read(run: &Path) -> Option<Record> {
+    let mut text = String::new();
+    let file = std::fs::File::open(run.join(RECORD)).ok()?;
+    file.take(RECORD_LIMIT).read_to_string(&mut text).ok()?;
+    let parsed = serde_json::from_str(&text);
+    parsed.inspect_err(|error| tracing::warn!(%error, "init's record of the state cannot be understood")).ok()
+}
+
+/// Puts the master's recovery copy where it can be read without the TPM, in front of the encrypted volume.
+pub(crate) fn publish_recovery_copy(run: &Path, data: &Path) {
+    let Some(record) = read(run).filter(|record| !record.partition.is_empty()) else { return };
+    let Some(copy) = data.parent().map(|folder| folder.join("master/ca/recovery.json")) else { return };
+    if let Err(error) = publish(&copy, Path::new(&record.partition)) {
+        tracing::warn!(%error, "the recovery copy cannot be put in front of the encrypted state");
+    }
+}
+
+fn publish(copy: &Path, partition: &Path) -> io::Result<()> {
+    let mut text = Vec::new();
+    let limit = u64::try_from(MAX_RECOVERY).unwrap_or(u64::MAX);
+    std::fs::File::open(copy)?.take(limit.saturating_add(1)).read_to_end(&mut text)?;
+    if text.len() > MAX_RECOVERY {
+        return Err(io::Error::other("the recovery copy is too long"));
+    }
+    text.resize(MAX_RECOVERY, 0);
+    let file = std::fs::File::options().write(true).open(partition)?;
+    for place in RECOVERY_COPIES {
+        file.write_all_at(&text, place)?;
+        file.sync_all()?;
+    }
+    Ok(())
 }
 
 fn notice(record: &Record) -> Notice {
@@ -107,6 +138,25 @@ mod tests {
         for (outcome, reason) in [("opened", ""), ("made", "FirstStart")] {
             assert!(!notice(&record(outcome, reason, 0)).on, "{outcome}");
         }
+    }
+
+    /// What lies in front of the volume ends before it.
+    #[test]
+    fn a_recovery_copy_is_published_twice_and_not_where_the_volume_is() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (copy, partition) = (dir.path().join("recovery.json"), dir.path().join("partition"));
+        std::fs::write(&copy, "{\"version\":1}").expect("written");
+        std::fs::write(&partition, vec![7; 2 << 20]).expect("written");
+        publish(&copy, &partition).expect("published");
+        let disk = std::fs::read(&partition).expect("read");
+        for place in RECOVERY_COPIES {
+            let text = &disk[usize::try_from(place).expect("small")..][..MAX_RECOVERY];
+            assert_eq!(text.split(|byte| *byte == 0).next(), Some(&b"{\"version\":1}"[..]));
+        }
+        let data = usize::try_from(agent_volume::header::DATA_OFFSET).expect("small");
+        assert!(disk[data..].iter().chain(&disk[..128 << 10]).all(|byte| *byte == 7));
+        std::fs::write(&copy, vec![1; MAX_RECOVERY + 1]).expect("written");
+        assert!(publish(&copy, &partition).is_err());
     }
 
     #[test]

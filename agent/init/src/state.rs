@@ -84,8 +84,8 @@ const ADMITTED: &str = "/var/lib/pratique/agent/admitted-svn";
 const RECORD: &str = "/run/pratique/state.json";
 const LATER: &str = "trying again by a reboot in a minute";
 const RENEWED: &str = "it is made anew by a reboot in a minute; what the machine stored is lost";
-const MASTER_CURE: &str =
-    "a master's state is never made anew: bind it to this machine by its recovery copy (`pratique recover-state`)";
+const MASTER_CURE: &str = "a master's state is never made anew: put back its disk, its TPM, or an image of its version; where \
+                           they are gone, write the image again and found the cluster anew from its recovery copy";
 
 /// A state that is refused.
 #[derive(Debug, thiserror::Error)]
@@ -113,11 +113,15 @@ fn opened(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<(), F
     let place = place(root_hash).map_err(fatal)?;
     let asked = unlock::ask(console, &place.device.node(), &place.root.hashes.node(), place.fresh).map_err(later)?;
     let report = asked.report.clone();
-    let recorded = record(&report);
+    let recorded = record(&report, &place.device.node());
     match &report {
         Report::Opened { key, generation, renewals } => {
             let node = decrypt(&place, key)?;
-            mounted(&node).map_err(|cause| damaged(&place, master, cause))?;
+            if let Err(cause) = mounted(&node) {
+                // The agent writes the next generation's header before it ends; the mark goes over it.
+                drop(asked.finish(console, None));
+                return Err(damaged(&place, master, cause));
+            }
             if let Err(cause) = asked.finish(console, Some(Answer { admitted: admitted() })) {
                 console.line(&Fatal::warning("STATE", cause));
             }
@@ -166,7 +170,7 @@ fn made(reason: Reason, renewals: u32) -> String {
 }
 
 /// One line of JSON for the agent. It holds no key.
-fn record(report: &Report) -> String {
+fn record(report: &Report, partition: &str) -> String {
     let (outcome, reason, renewals, generation) = match report {
         Report::Opened { generation, renewals, .. } => ("opened", String::new(), *renewals, *generation),
         Report::Made { reason, renewals, .. } => ("made", reason.word(), *renewals, 1),
@@ -174,7 +178,7 @@ fn record(report: &Report) -> String {
         Report::Refused { reason } => ("refused", reason.word(), 0, 0),
     };
     format!(
-        "{{\"outcome\":\"{outcome}\",\"reason\":\"{reason}\",\"renewals\":{renewals},\"generation\":{generation}}}\n"
+        "{{\"outcome\":\"{outcome}\",\"reason\":\"{reason}\",\"renewals\":{renewals},\"generation\":{generation},\"partition\":\"{partition}\"}}\n"
     )
 }
 
@@ -327,8 +331,9 @@ mod tests {
     fn the_record_says_what_was_made_and_no_key() {
         let key = Zeroizing::new([0xAB; 64]);
         let report = Report::Made { key, recovery: Zeroizing::new([0xAB; 32]), reason: Reason::OlderCopy, renewals: 2 };
-        let expected = "{\"outcome\":\"made\",\"reason\":\"OlderCopy\",\"renewals\":2,\"generation\":1}\n";
-        assert_eq!(record(&report), expected);
+        let expected = "{\"outcome\":\"made\",\"reason\":\"OlderCopy\",\"renewals\":2,\"generation\":1,";
+        let text = record(&report, "/dev/vda6");
+        assert_eq!(text, format!("{expected}\"partition\":\"/dev/vda6\"}}\n"));
     }
 
     #[test]

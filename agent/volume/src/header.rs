@@ -15,6 +15,11 @@ pub const SIZE: usize = 4096;
 pub const COPIES: [u64; 2] = [0, 64 << 10];
 /// Where the data begins, in bytes from the partition's start.
 pub const DATA_OFFSET: u64 = 1 << 20;
+/// Where the master's recovery copy lies once more, readable by anybody and of use to the holder of the admin's key alone: the
+/// one in the state can't be read where the TPM is gone. Twice, written one after the other; text, then zeros.
+pub const RECOVERY_COPIES: [u64; 2] = [128 << 10, 512 << 10];
+/// Most bytes of it.
+pub const MAX_RECOVERY: usize = 256 << 10;
 /// Bytes of a volume key: two keys of AES-256, for XTS.
 pub const VOLUME_KEY: usize = 64;
 /// Bytes of a key that wraps it.
