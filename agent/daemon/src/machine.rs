@@ -21,6 +21,8 @@ pub(crate) struct ImageDescription {
     pub(crate) role: String,
     pub(crate) svn: Option<i64>,
     pub(crate) build_time: Option<i64>,
+    /// The point of the release key that approves the image's boots, in hexadecimal.
+    pub(crate) release_key: Option<String>,
 }
 
 impl ImageDescription {
@@ -30,7 +32,8 @@ impl ImageDescription {
         let text = |key: &str| table.get(key).and_then(toml::Value::as_str).unwrap_or_default().to_owned();
         let svn = table.get("svn").and_then(toml::Value::as_integer);
         let build_time = table.get("build_time").and_then(toml::Value::as_integer);
-        Some(Self { id: text("id"), role: text("role"), svn, build_time })
+        let release_key = table.get("release_key").and_then(toml::Value::as_str).map(str::to_owned);
+        Some(Self { id: text("id"), role: text("role"), svn, build_time, release_key })
     }
 
     /// When it was built, since 1970; 1970 where that is not known.

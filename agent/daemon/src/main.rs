@@ -6,6 +6,8 @@
 //!
 //! `agent metadata` is another program for init: it fetches the machine's user-data before there is a configuration.
 //!
+//! `agent state-key` is another one for init: it asks the TPM for the key of the encrypted state.
+//!
 //! Enter by [`run::run`]. It is the only owner of tasks: the attestor, the network, the clock, discovery, the keeper of the identity, the
 //! kubelet and its server; they meet through the identity's slots and the TPM's bounded channel. What a person must see goes to standard
 //! output as lines that start with `pratique:`; everything else is the log, on standard error.
@@ -24,6 +26,8 @@ mod node;
 mod roots;
 mod run;
 mod settings;
+mod state_key;
+mod state_record;
 mod time;
 mod unproven;
 
@@ -51,6 +55,8 @@ enum Command {
     Run(Box<RunArguments>),
     /// Fetch the machine's user-data from its cloud's metadata service, over a network that reaches nothing else.
     Metadata(metadata::MetadataArguments),
+    /// Ask the TPM for the key of the machine's state, and tell it to init.
+    StateKey(state_key::StateKeyArguments),
     /// What `metadata` runs without rights.
     #[command(hide = true)]
     MetadataFetch(metadata::FetchArguments),
@@ -111,6 +117,7 @@ async fn perform(command: Command) -> Result<u8, error::Error> {
     match command {
         Command::Run(arguments) => run::run(*arguments).await.map(|()| 0),
         Command::Metadata(arguments) => metadata::run(arguments).await,
+        Command::StateKey(arguments) => state_key::run(&arguments),
         Command::MetadataFetch(arguments) => metadata::fetch(arguments).await,
     }
 }

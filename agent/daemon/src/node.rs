@@ -8,6 +8,7 @@ use crate::glue::MasterApi;
 use crate::machine::{self, ImageDescription};
 use crate::roots;
 use crate::run::Ending;
+use crate::state_record;
 use crate::time::Clock;
 use agent_enroll::Identity;
 use agent_kubelet::{Config, Kubelet, Notices};
@@ -43,6 +44,7 @@ pub(crate) async fn serve(
     let listener = listen(arguments.kubelet_port).await?;
     let engine = Arc::new(Containerd::new(engine(arguments, machine)));
     let config = config(arguments, machine, image, (&identity.node, clock.notices()));
+    state_record::tell(&arguments.run, &clock.notices());
     let condition = roots::keep_condition(identity.pins, identity.certificate, clock.notices());
     let api = MasterApi { client: identity.client, doubt, clock };
     let kubelet = Kubelet::new(config, Arc::new(api), engine.clone());

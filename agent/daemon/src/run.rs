@@ -7,7 +7,7 @@ use crate::error::{Error, chain};
 use crate::machine::{self, ImageDescription};
 use crate::time::Clock;
 use crate::unproven::{self, Means};
-use crate::{RunArguments, issued, network, node, roots, settings};
+use crate::{RunArguments, issued, network, node, roots, settings, state_record};
 use agent_enroll::{Endpoint, Endpoints, Enroller, Identity, Keeper, Milestone, Prover, Settings};
 use config_model::MachineConfig;
 use std::sync::Arc;
@@ -125,7 +125,9 @@ async fn operate(
         () = ending.asked() => return Ok(()),
         Some(part) = tasks.join_next() => return part.unwrap_or_else(|error| Err(Error::Part("attestor", error.into()))),
     };
+    state_record::note_admission(&arguments.data, image.svn);
     if founds {
+        state_record::publish_recovery_copy(&arguments.run, &arguments.data);
         let (path, pins) = (arguments.run.join("ca-pin"), identity.pins.clone());
         tasks.spawn(async move { match roots::follow(path, pins).await {} });
     }

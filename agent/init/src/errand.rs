@@ -38,7 +38,7 @@ pub enum ErrandError {
 pub fn run(console: &Console, name: &str, program: &Program, limit: Duration) -> Result<i32, ErrandError> {
     confine(program);
     let started = process::start(program).map_err(ErrandError::Start)?;
-    let mut speech = Speech { console, name, splitter: Splitter::default(), gate: Gate::new(Duration::ZERO) };
+    let mut speech = Speech::new(console, name);
     let mut pipe = Some(started.output);
     let end = Instant::now() + limit;
     let ended = loop {
@@ -62,7 +62,7 @@ pub fn run(console: &Console, name: &str, program: &Program, limit: Duration) ->
 }
 
 /// Limits on the control group. A kernel that knows one of them not has nothing to limit by it.
-fn confine(program: &Program) {
+pub(crate) fn confine(program: &Program) {
     if let Some(group) = &program.cgroup {
         drop(fs::write(format!("{group}/memory.max"), MEMORY));
         drop(fs::write(format!("{group}/pids.max"), PIDS));
@@ -70,7 +70,7 @@ fn confine(program: &Program) {
 }
 
 /// Ends the program and, by its control group, all that it started; then reaps them.
-fn kill(program: &Program, pid: i32) {
+pub(crate) fn kill(program: &Program, pid: i32) {
     if let Some(group) = &program.cgroup {
         drop(fs::write(format!("{group}/cgroup.kill"), "1"));
     }
@@ -82,14 +82,19 @@ fn kill(program: &Program, pid: i32) {
     }
 }
 
-struct Speech<'a> {
+/// What an errand says, on its way to the console.
+pub(crate) struct Speech<'a> {
     console: &'a Console,
     name: &'a str,
     splitter: Splitter,
     gate: Gate,
 }
 
-impl Speech<'_> {
+impl<'a> Speech<'a> {
+    pub(crate) fn new(console: &'a Console, name: &'a str) -> Self {
+        Self { console, name, splitter: Splitter::default(), gate: Gate::new(Duration::ZERO) }
+    }
+
     fn say(&mut self, line: &[u8]) {
         if self.gate.pass(agent_sys::clock::since_boot()).is_none() {
             return;
@@ -104,7 +109,7 @@ impl Speech<'_> {
 }
 
 /// Waits for output for at most `time`, and shows the lines that are complete; a closed pipe is dropped.
-fn listen(pipe: &mut Option<PipeReader>, speech: &mut Speech<'_>, time: Duration) {
+pub(crate) fn listen(pipe: &mut Option<PipeReader>, speech: &mut Speech<'_>, time: Duration) {
     let Some(open) = pipe.as_mut() else {
         std::thread::sleep(time);
         return;

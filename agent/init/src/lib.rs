@@ -40,3 +40,4 @@ pub mod source;
 pub mod stage2;
 pub mod state;
 pub mod supervisor;
+pub mod unlock;

@@ -16,11 +16,16 @@ pub fn files(list: &str, base: &Path) -> Vec<PathBuf> {
 /// Drivers of Hyper-V, which complain loudly on any other machine, and how that one names itself.
 const HYPER_V: (&str, &str) = ("hv_", "Microsoft Corporation");
 
-/// Whether a module can be of use on a machine of this vendor.
-fn useful(file: &Path, vendor: &str) -> bool {
-    let (prefix, name) = HYPER_V;
-    let of_hyper_v = file.file_name().is_some_and(|file| file.to_string_lossy().starts_with(prefix));
-    !of_hyper_v || vendor.trim() == name
+/// AES by the processor's own instructions, which a processor without them refuses.
+const AES: (&str, &str) = ("aesni", "aes");
+
+/// Whether a module can be of use on a machine of this vendor, by a processor with these features.
+fn useful(file: &Path, vendor: &str, features: &str) -> bool {
+    let starts = |prefix| file.file_name().is_some_and(|file| file.to_string_lossy().starts_with(prefix));
+    let (hyper_v, name) = HYPER_V;
+    let (aes, feature) = AES;
+    (!starts(hyper_v) || vendor.trim() == name)
+        && (!starts(aes) || features.split_whitespace().any(|found| found == feature))
 }
 
 /// Loads every module of the list at `path` and returns what was refused; a missing hardware's driver is no reason to
@@ -30,7 +35,9 @@ pub fn load_list(path: &str, base: &str) -> Vec<agent_sys::Error> {
         Ok(list) => {
             let vendor = std::fs::read_to_string("/sys/class/dmi/id/sys_vendor").unwrap_or_default();
             let mut wanted = files(&list, Path::new(base));
-            wanted.retain(|file| useful(file, &vendor));
+            let processor = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+            let features = processor.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
+            wanted.retain(|file| useful(file, &vendor, features));
             wanted.iter().filter_map(|file| load(file).err()).collect()
         }
         Err(cause) => vec![agent_sys::Error::new("read", path, cause)],
@@ -50,9 +57,11 @@ mod tests {
     }
 
     #[test]
-    fn drivers_of_hyper_v_load_there_alone() {
-        assert!(useful(Path::new("/modules/hv_vmbus.ko"), "Microsoft Corporation\n"));
-        assert!(!useful(Path::new("/modules/hv_vmbus.ko"), "QEMU\n"));
-        assert!(useful(Path::new("/modules/ena.ko"), "QEMU\n"));
+    fn drivers_load_where_they_can_be_of_use() {
+        assert!(useful(Path::new("/modules/hv_vmbus.ko"), "Microsoft Corporation\n", ""));
+        assert!(!useful(Path::new("/modules/hv_vmbus.ko"), "QEMU\n", ""));
+        assert!(useful(Path::new("/modules/ena.ko"), "QEMU\n", ""));
+        assert!(useful(Path::new("/modules/aesni-intel.ko"), "QEMU\n", "flags : fpu aes sse"));
+        assert!(!useful(Path::new("/modules/aesni-intel.ko"), "QEMU\n", "flags : fpu vaes sse"));
     }
 }

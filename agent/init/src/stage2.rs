@@ -13,7 +13,6 @@ use crate::mounts::{self, directory};
 use crate::services::{self, Service, UNHEALTHY_LIMIT};
 use crate::settings::{self, Image};
 use crate::source::SourceError;
-use crate::state::State;
 use crate::{cloud, measure, modules, source, state};
 
 const CGROUPS: &str = "/sys/fs/cgroup";
@@ -68,11 +67,8 @@ fn steps(console: &Console) -> Result<Vec<Service>, Fatal> {
     let image = prepare(console)?;
     let command_line = fs::read_to_string("/proc/cmdline").unwrap_or_default();
     let hash = settings::root_hash(&command_line).unwrap_or_default();
-    let state = state::open(&hash)?;
-    console.milestone(match state {
-        State::Found => "state mounted",
-        State::Made => "state mounted (made now)",
-    });
+    state::open(console, &hash, image.role == "master")?;
+    console.milestone("state mounted");
     let count = services::unhealthy_boots();
     if count >= UNHEALTHY_LIMIT {
         services::forget_unhealthy_boots();

@@ -1,21 +1,30 @@
-//! The state partition: made on first boot behind the image, mounted at `/var` ever after.
+//! The state partition: made on first boot behind the image, encrypted, opened with the TPM's key and mounted at `/var`.
 //!
 //! Making it is two-phased by the partition's label, so that a power cut never leaves a half-made filesystem that
-//! passes for state: `pratique-state-new` (may be formatted again) becomes `pratique-state` (never formatted) only
-//! when mke2fs is done. There is no e2fsck in the image: ext4's journal replay, done by the mount, covers power cuts;
-//! a filesystem that is damaged beyond that belongs to a bad disk, and the machine says so instead of guessing.
+//! passes for state: `pratique-state-new` (may be formatted again) becomes `pratique-state` only when mke2fs is done. The
+//! label is anybody's to write; what it says decides no more than whether a state that nobody can read is made anew.
+//! Whether a state is believed, [`crate::unlock`] asks. There is no e2fsck in the image: ext4's journal replay, done by the
+//! mount, covers power cuts; a filesystem that is damaged beyond that is a worker's to lose and a master's to recover.
 
 use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::time::Duration;
 
+use agent_sys::crypt::{self, Volume};
 use agent_sys::mount::{Limits, mount};
 use agent_sys::process::{Ended, run};
+use agent_volume::header::{COPIES, DAMAGED, DATA_OFFSET, SIZE, VolumeKey, WrappingKey};
+use agent_volume::report::Answer;
+use agent_volume::{Reason, Report};
 
+use crate::console::Console;
 use crate::disks::{self, Device, RootDisk};
 use crate::fatal::Fatal;
 use crate::gpt::{GptError, Partition, Table, Wanted};
 use crate::guid::Guid;
 use crate::mounts::directory;
+use crate::unlock::{self, UnlockError};
 
 /// The finished partition's label.
 pub const LABEL: &str = "pratique-state";
@@ -65,36 +74,194 @@ enum StateError {
     Format(String, Ended, String),
 }
 
-/// What was found or done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
-    /// It was there.
-    Found,
-    /// It was made now.
-    Made,
+/// The volume's name with the device mapper.
+const NAME: &str = "state";
+/// The key of the volume's recovery slot, in the volume itself.
+const RECOVERY: &str = "/var/lib/pratique/init/state-recovery";
+/// The security version for which the machine was admitted last: the agent writes it.
+const ADMITTED: &str = "/var/lib/pratique/agent/admitted-svn";
+/// What the agent shows of the state on the machine's Node.
+const RECORD: &str = "/run/pratique/state.json";
+const LATER: &str = "trying again by a reboot in a minute";
+const RENEWED: &str = "it is made anew by a reboot in a minute; what the machine stored is lost";
+const MASTER_CURE: &str = "a master's state is never made anew: put back its disk, its TPM, or an image of its version; where \
+                           they are gone, write the image again and found the cluster anew from its recovery copy";
+
+/// A state that is refused.
+#[derive(Debug, thiserror::Error)]
+#[error("the state is not opened: {0}")]
+struct Refused(Reason);
+
+/// Where the state lies.
+struct Place {
+    root: RootDisk,
+    part: Partition,
+    device: Device,
+    /// Made just now, or never finished.
+    fresh: bool,
 }
 
-/// Mounts the state at [`TARGET`], making it where the disk has none.
-pub fn open(root_hash: &[u8; 32]) -> Result<State, Fatal> {
-    let fatal = |cause: StateError| {
-        let cure = if matches!(cause, StateError::Table(..)) { ROOM_CURE } else { CURE };
-        Fatal::hold("STATE", cure, cause)
+/// Opens the state and mounts it at [`TARGET`]; makes it where there is none, and where a worker's does not open. Whatever
+/// comes of it, the key can't be asked for again in this boot.
+pub fn open(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<(), Fatal> {
+    let outcome = opened(console, root_hash, master);
+    let capped = unlock::cap().map_err(|cause| Fatal::retry("STATE", LATER, cause));
+    outcome.and(capped)
+}
+
+fn opened(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<(), Fatal> {
+    let place = place(root_hash).map_err(fatal)?;
+    let asked = unlock::ask(console, &place.device.node(), &place.root.hashes.node(), place.fresh).map_err(later)?;
+    let report = asked.report.clone();
+    let recorded = record(&report, &place.device.node());
+    match &report {
+        Report::Opened { key, generation, renewals } => {
+            let node = decrypt(&place, key)?;
+            if let Err(cause) = mounted(&node) {
+                // The agent writes the next generation's header before it ends; the mark goes over it.
+                drop(asked.finish(console, None));
+                return Err(damaged(&place, master, cause));
+            }
+            if let Err(cause) = asked.finish(console, Some(Answer { admitted: admitted() })) {
+                console.line(&Fatal::warning("STATE", cause));
+            }
+            console.milestone(&format!("state opened generation={generation} renewals={renewals}"));
+        }
+        Report::Made { key, recovery, reason, renewals } => {
+            asked.finish(console, None).map_err(later)?;
+            formatted(&place, key, Some(recovery))?;
+            console.line(&made(*reason, *renewals));
+        }
+        Report::Temporary { key, reason } => {
+            asked.finish(console, None).map_err(later)?;
+            formatted(&place, key, None)?;
+            console.line(&format!("pratique: WARNING STATE: what is stored lasts as long as this boot: {reason}"));
+        }
+        Report::Refused { reason } => {
+            asked.finish(console, None).map_err(later)?;
+            return Err(Fatal::hold("STATE", MASTER_CURE, Refused(*reason)));
+        }
+    }
+    std::fs::write(RECORD, recorded).map_err(|cause| fatal(StateError::Write(RECORD.to_owned(), cause)))
+}
+
+fn fatal(cause: StateError) -> Fatal {
+    let cure = if matches!(cause, StateError::Table(..)) { ROOM_CURE } else { CURE };
+    Fatal::hold("STATE", cure, cause)
+}
+
+fn later(cause: UnlockError) -> Fatal {
+    Fatal::retry("STATE", LATER, cause)
+}
+
+fn system(cause: agent_sys::Error) -> Fatal {
+    Fatal::hold("STATE", CURE, cause)
+}
+
+/// What the console says of a state that was made.
+fn made(reason: Reason, renewals: u32) -> String {
+    if reason == Reason::FirstStart {
+        return "pratique: state made: it is encrypted, and opens for images of this release key alone".to_owned();
+    }
+    format!(
+        "pratique: WARNING STATE: the state did not open and was made anew, for the {renewals}. time: {reason}; what the \
+         machine stored is lost"
+    )
+}
+
+/// One line of JSON for the agent. It holds no key.
+fn record(report: &Report, partition: &str) -> String {
+    let (outcome, reason, renewals, generation) = match report {
+        Report::Opened { generation, renewals, .. } => ("opened", String::new(), *renewals, *generation),
+        Report::Made { reason, renewals, .. } => ("made", reason.word(), *renewals, 1),
+        Report::Temporary { reason, .. } => ("temporary", reason.word(), 0, 0),
+        Report::Refused { reason } => ("refused", reason.word(), 0, 0),
     };
-    let root = disks::with_root(root_hash).ok_or_else(|| fatal(StateError::NoDisk))?;
-    let named = |name: &str| root.table.partitions().find(|part| part.name == name);
-    let (state, part) = match (named(LABEL), named(UNFINISHED)) {
-        (Some(part), _) => (State::Found, node(&root.disk, part.number).map_err(fatal)?),
-        (None, Some(part)) => (State::Made, format(&root.disk, &root.table, &part).map_err(fatal)?),
-        (None, None) => (State::Made, make(&root).map_err(fatal)?),
+    format!(
+        "{{\"outcome\":\"{outcome}\",\"reason\":\"{reason}\",\"renewals\":{renewals},\"generation\":{generation},\"partition\":\"{partition}\"}}\n"
+    )
+}
+
+/// A number of the agent's; zero where it was never admitted.
+fn admitted() -> u64 {
+    let mut text = String::new();
+    let read = File::open(ADMITTED).and_then(|file| file.take(32).read_to_string(&mut text));
+    read.ok().and_then(|_| text.trim().parse().ok()).unwrap_or(0)
+}
+
+/// Finds the partition, or adds it to the table.
+fn place(root_hash: &[u8; 32]) -> Result<Place, StateError> {
+    let mut root = disks::with_root(root_hash).ok_or(StateError::NoDisk)?;
+    let named = |root: &RootDisk, name: &str| root.table.partitions().find(|part| part.name == name);
+    let (part, fresh) = match (named(&root, LABEL), named(&root, UNFINISHED)) {
+        (Some(part), _) => (part, false),
+        (None, Some(part)) => (part, true),
+        (None, None) => (add(&mut root)?, true),
     };
+    let device = node(&root.disk, part.number)?;
+    Ok(Place { root, part, device, fresh })
+}
+
+fn decrypt(place: &Place, key: &VolumeKey) -> Result<String, Fatal> {
+    let name = place.device.node();
+    let file = File::open(&name).map_err(|cause| fatal(StateError::Write(name.clone(), cause)))?;
+    let volume = Volume {
+        name: NAME.to_owned(),
+        device: agent_sys::block::device_number(&place.device.name).map_err(system)?,
+        offset: DATA_OFFSET,
+        size: agent_sys::block::size_bytes(&file, &name).map_err(system)?,
+    };
+    crypt::open(&volume, key).map_err(system)
+}
+
+fn mounted(node: &str) -> Result<(), agent_sys::Error> {
     let limits = Limits { no_suid: true, no_dev: true, ..Limits::default() };
-    let system = |cause: agent_sys::Error| Fatal::hold("STATE", CURE, cause);
-    mount(&part.node(), TARGET, "ext4", limits, "errors=remount-ro").map_err(system)?;
-    DIRECTORIES.iter().try_for_each(|(path, mode)| directory(path, *mode)).map_err(system)?;
-    Ok(state)
+    mount(node, TARGET, "ext4", limits, "errors=remount-ro")?;
+    DIRECTORIES.iter().try_for_each(|(path, mode)| directory(path, *mode))
 }
 
-fn make(root: &RootDisk) -> Result<Device, StateError> {
+/// Makes the file system of a volume, mounts it, and says so on the disk. Without a recovery key nothing keeps the volume's
+/// key either: the label stays what it was.
+fn formatted(place: &Place, key: &VolumeKey, recovery: Option<&WrappingKey>) -> Result<(), Fatal> {
+    let Place { root, part, fresh, .. } = place;
+    if !fresh && recovery.is_some() {
+        write(&root.disk, &root.table.renamed(part.number, UNFINISHED)).map_err(fatal)?;
+    }
+    let node = decrypt(place, key)?;
+    format(&node).map_err(fatal)?;
+    mounted(&node).map_err(system)?;
+    if let Some(recovery) = recovery {
+        keep(recovery).map_err(|cause| fatal(StateError::Write(RECOVERY.to_owned(), cause)))?;
+        write(&root.disk, &root.table.renamed(part.number, LABEL)).map_err(fatal)?;
+    }
+    Ok(())
+}
+
+fn keep(recovery: &WrappingKey) -> std::io::Result<()> {
+    let mut file = File::options().write(true).create_new(true).mode(0o600).open(RECOVERY)?;
+    file.write_all(zeroize::Zeroizing::new(hex::encode(recovery.as_slice())).as_bytes())?;
+    file.sync_all()
+}
+
+/// A volume that opened and does not mount: a worker's is marked, so that the next boot makes it anew.
+fn damaged(place: &Place, master: bool, cause: agent_sys::Error) -> Fatal {
+    if master {
+        return Fatal::hold("STATE", CURE, cause);
+    }
+    let mut mark = DAMAGED.to_vec();
+    mark.resize(SIZE, 0);
+    let marked = File::options().write(true).open(place.device.node()).and_then(|file| {
+        COPIES.iter().try_for_each(|offset| file.write_all_at(&mark, *offset))?;
+        file.sync_all()
+    });
+    match marked {
+        Ok(()) => Fatal::retry("STATE", RENEWED, cause),
+        Err(_) => Fatal::hold("STATE", CURE, cause),
+    }
+}
+
+/// Adds the partition, not finished yet, to the disk's table and tells the kernel.
+fn add(root: &mut RootDisk) -> Result<Partition, StateError> {
     let name = root.disk.node();
     let wanted = Wanted { kind: LINUX_DATA, id: random_guid(&name)?, name: UNFINISHED, least_bytes: LEAST_BYTES };
     let (table, part) = root.table.with(&wanted).map_err(|cause| StateError::Table(name.clone(), cause))?;
@@ -103,7 +270,8 @@ fn make(root: &RootDisk) -> Result<Device, StateError> {
     let length = (part.last - part.first + 1) * sector;
     agent_sys::block::add_partition(&disk, &name, part.number, part.first * sector, length)
         .map_err(|cause| StateError::Write(name, std::io::Error::other(cause)))?;
-    format(&root.disk, &table, &part)
+    root.table = table;
+    Ok(part)
 }
 
 fn write(disk: &Device, table: &Table) -> Result<File, StateError> {
@@ -115,9 +283,7 @@ fn write(disk: &Device, table: &Table) -> Result<File, StateError> {
     Ok(file)
 }
 
-fn format(disk: &Device, table: &Table, part: &Partition) -> Result<Device, StateError> {
-    let device = node(disk, part.number)?;
-    let node = device.node();
+fn format(node: &str) -> Result<(), StateError> {
     let arguments = [
         "-q",
         "-F",
@@ -133,16 +299,15 @@ fn format(disk: &Device, table: &Table, part: &Partition) -> Result<Device, Stat
         LABEL,
         "-E",
         "lazy_itable_init=1,lazy_journal_init=1,nodiscard",
-        &node,
+        node,
     ];
     let (ended, output) = run(MKE2FS, &arguments, MKE2FS_OUTPUT)
-        .map_err(|cause| StateError::Write(node.clone(), std::io::Error::other(cause)))?;
+        .map_err(|cause| StateError::Write(node.to_owned(), std::io::Error::other(cause)))?;
     if ended != Ended::Code(0) {
         let text = String::from_utf8_lossy(&output).lines().collect::<Vec<_>>().join(" / ");
-        return Err(StateError::Format(node, ended, text));
+        return Err(StateError::Format(node.to_owned(), ended, text));
     }
-    write(disk, &table.renamed(part.number, LABEL))?;
-    Ok(device)
+    Ok(())
 }
 
 fn node(disk: &Device, number: u32) -> Result<Device, StateError> {
@@ -154,4 +319,27 @@ fn random_guid(disk: &str) -> Result<Guid, StateError> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/uuid")
         .map_err(|cause| StateError::Write(disk.to_owned(), cause))?;
     Ok(Guid::parse(&text).unwrap_or(Guid([0xFF; 16])))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{made, record};
+    use agent_volume::{Reason, Report};
+    use zeroize::Zeroizing;
+
+    #[test]
+    fn the_record_says_what_was_made_and_no_key() {
+        let key = Zeroizing::new([0xAB; 64]);
+        let report = Report::Made { key, recovery: Zeroizing::new([0xAB; 32]), reason: Reason::OlderCopy, renewals: 2 };
+        let expected = "{\"outcome\":\"made\",\"reason\":\"OlderCopy\",\"renewals\":2,\"generation\":1,";
+        let text = record(&report, "/dev/vda6");
+        assert_eq!(text, format!("{expected}\"partition\":\"/dev/vda6\"}}\n"));
+    }
+
+    #[test]
+    fn a_first_start_is_no_warning_and_a_renewal_is_one() {
+        assert!(!made(Reason::FirstStart, 0).contains("WARNING"));
+        let line = made(Reason::OtherKey, 3);
+        assert!(line.starts_with("pratique: WARNING STATE: ") && line.contains("for the 3. time"), "{line}");
+    }
 }

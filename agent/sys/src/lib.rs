@@ -6,7 +6,7 @@
 //! channels. The wire layouts (device-mapper requests, TPM commands) are built and read by pure
 //! functions, so that they are tested without a kernel.
 //!
-//! Enter at the module of the thing: [`verity`] opens a read-only verified root, [`module`] loads
+//! Enter at the module of the thing: [`verity`] opens a read-only verified root, [`crypt`] an encrypted volume, [`module`] loads
 //! kernel modules, [`process`] starts services, [`tpm`] extends a PCR.
 //!
 //! Containers must never be given a TPM device: [`tpm::DEVICE_NAMES`] lists the names to leave out.
@@ -15,7 +15,9 @@
 
 pub mod block;
 pub mod clock;
+pub mod crypt;
 mod error;
+mod mapper;
 pub mod module;
 pub mod mount;
 pub mod power;

@@ -1,7 +1,7 @@
 //! Starting, ending and reaping processes.
 
 use std::fs::File;
-use std::io::{PipeReader, Write};
+use std::io::{PipeReader, PipeWriter, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
@@ -49,9 +49,42 @@ pub enum Ended {
 
 /// Starts `program` in a session of its own, with no signal blocked and no input.
 pub fn start(program: &Program) -> Result<Started> {
+    let (output, writer) = output_pipe(&program.path)?;
+    let shared = writer.try_clone().at("share the pipe of", &program.path)?;
+    let pid = spawn(program, Stdio::null(), shared.into(), writer.into())?;
+    Ok(Started { pid, output })
+}
+
+/// A started program that one talks with.
+#[derive(Debug)]
+pub struct Talking {
+    /// The program; its output is what it writes to standard error.
+    pub started: Started,
+    /// Its standard input.
+    pub input: PipeWriter,
+    /// Its standard output; reads never block.
+    pub answers: PipeReader,
+}
+
+/// As [`start`], with standard input and output for the caller alone.
+pub fn start_talking(program: &Program) -> Result<Talking> {
     let name = program.path.as_str();
+    let (output, errors) = output_pipe(name)?;
+    let (answers, writer) = output_pipe(name)?;
+    let (reader, input) = std::io::pipe().at("make a pipe for", name)?;
+    let pid = spawn(program, reader.into(), writer.into(), errors.into())?;
+    Ok(Talking { started: Started { pid, output }, input, answers })
+}
+
+/// A pipe whose reads never block.
+fn output_pipe(name: &str) -> Result<(PipeReader, PipeWriter)> {
     let (output, writer) = std::io::pipe().at("make a pipe for", name)?;
     fcntl(&output, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).at("make a pipe for", name)?;
+    Ok((output, writer))
+}
+
+fn spawn(program: &Program, input: Stdio, output: Stdio, errors: Stdio) -> Result<i32> {
+    let name = program.path.as_str();
     let group = match &program.cgroup {
         Some(path) => {
             let file = Path::new(path).join("cgroup.procs");
@@ -62,7 +95,7 @@ pub fn start(program: &Program) -> Result<Started> {
     let oom_score = program.oom_score.to_string();
     let mut command = Command::new(name);
     command.args(&program.arguments).env_clear().envs(program.environment.iter().cloned()).current_dir("/");
-    command.stdin(Stdio::null()).stdout(writer.try_clone().at("share the pipe of", name)?).stderr(writer);
+    command.stdin(input).stdout(output).stderr(errors);
     let prepare = move || {
         setsid()?;
         sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
@@ -76,8 +109,7 @@ pub fn start(program: &Program) -> Result<Started> {
     // for std's stack buffer, the text was made before), so it takes no lock and allocates nothing.
     unsafe { command.pre_exec(prepare) };
     let child = command.spawn().at("start", name)?;
-    let pid = i32::try_from(child.id()).map_err(std::io::Error::other).at("start", name)?;
-    Ok(Started { pid, output })
+    i32::try_from(child.id()).map_err(std::io::Error::other).at("start", name)
 }
 
 /// Runs `program` to its end and returns how it ended with what it wrote, at most `limit` bytes.

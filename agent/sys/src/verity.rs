@@ -1,27 +1,11 @@
-//! dm-verity through `/dev/mapper/control`, by hand.
+//! dm-verity: the superblock, the table, and opening by [`crate::mapper`].
 //!
-//! Layouts: linux/dm-ioctl.h (`struct dm_ioctl`, 312 bytes, and `struct dm_target_spec`, 40 bytes) and the kernel's
-//! admin guide on dm-verity for the table line and the superblock.
+//! Layouts: the kernel's admin guide on dm-verity for the table line and the superblock.
 
-use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
 
-use crate::error::{Context, Error, Result};
-
-const CONTROL: &str = "/dev/mapper/control";
-const HEAD: usize = 312;
-const SPEC: usize = 40;
-const BUFFER: usize = 4096;
-const READ_ONLY: u32 = 1;
-
-#[allow(missing_docs, unreachable_pub, reason = "the macro writes the functions; their documentation is the ioctl's")]
-mod ioctl {
-    nix::ioctl_readwrite!(create, 0xFD, 3, [u8; super::HEAD]);
-    nix::ioctl_readwrite!(resume, 0xFD, 6, [u8; super::HEAD]);
-    nix::ioctl_readwrite!(load, 0xFD, 9, [u8; super::HEAD]);
-    nix::ioctl_readwrite!(status, 0xFD, 12, [u8; super::HEAD]);
-}
+use crate::error::{Error, Result};
+use crate::mapper::{self, Mapped};
 
 /// The part of a verity superblock that the kernel's table needs. Having one proves that format and sizes are the ones we build.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,84 +96,27 @@ pub enum Health {
 ///
 /// Guarantees that every byte read from the node is covered by the root hash; a block that isn't gives an I/O error.
 pub fn open(target: &Target) -> Result<String> {
-    let control = File::options().read(true).write(true).open(CONTROL).at("open", CONTROL)?;
-    let mut request = head(&target.name, READ_ONLY)?;
-    // SAFETY: the request is BUFFER bytes long, says so in its head, and lives through the call.
-    unsafe { ioctl::create(control.as_raw_fd(), request.as_mut_ptr().cast()) }
-        .at("create verity device", &target.name)?;
-    let minor = minor(&request);
-    let mut request = load_request(target)?;
-    // SAFETY: as above; the target and its table lie behind the head within the same buffer.
-    unsafe { ioctl::load(control.as_raw_fd(), request.as_mut_ptr().cast()) }
-        .at("load the verity table of", &target.name)?;
-    let mut request = head(&target.name, 0)?;
-    // SAFETY: as for creation.
-    unsafe { ioctl::resume(control.as_raw_fd(), request.as_mut_ptr().cast()) }
-        .at("activate verity device", &target.name)?;
-    Ok(format!("/dev/dm-{minor}"))
+    let sectors = target.superblock.data_blocks * 8;
+    let table = target.table();
+    mapper::activate(&Mapped { name: &target.name, read_only: true, kind: "verity", sectors, table: &table })
 }
 
 /// Asks the kernel whether corruption was seen on the verity device `name`.
 pub fn health(name: &str) -> Result<Health> {
-    let control = File::options().read(true).write(true).open(CONTROL).at("open", CONTROL)?;
-    let mut request = head(name, 0)?;
-    // SAFETY: the request is BUFFER bytes long, says so in its head, and lives through the call, which fills it in place.
-    unsafe { ioctl::status(control.as_raw_fd(), request.as_mut_ptr().cast()) }.at("ask for the state of", name)?;
-    match status_text(&request).first() {
+    match mapper::status(name)?.first() {
         Some(b'V') => Ok(Health::Verified),
         Some(b'C') => Ok(Health::Corrupted),
         Some(_) | None => Err(Error::new("understand the state of", name, io::Error::other("unknown verity status"))),
     }
 }
 
-fn head(name: &str, flags: u32) -> Result<Vec<u8>> {
-    let mut buffer = vec![0_u8; BUFFER];
-    if name.is_empty() || name.len() > 127 {
-        return Err(Error::new("name", name, io::Error::other("a device name has 1 to 127 bytes")));
-    }
-    put(&mut buffer, 0, &4_u32.to_le_bytes());
-    put(&mut buffer, 12, &u32::try_from(BUFFER).unwrap_or(0).to_le_bytes());
-    put(&mut buffer, 16, &u32::try_from(HEAD).unwrap_or(0).to_le_bytes());
-    put(&mut buffer, 28, &flags.to_le_bytes());
-    put(&mut buffer, 48, name.as_bytes());
-    Ok(buffer)
-}
-
-fn load_request(target: &Target) -> Result<Vec<u8>> {
-    let table = target.table();
-    let mut buffer = head(&target.name, READ_ONLY)?;
-    if HEAD + SPEC + table.len() + 1 > BUFFER {
-        return Err(Error::new("load the verity table of", &target.name, io::Error::other("the table is too long")));
-    }
-    put(&mut buffer, 20, &1_u32.to_le_bytes());
-    put(&mut buffer, HEAD + 8, &(target.superblock.data_blocks * 8).to_le_bytes());
-    put(&mut buffer, HEAD + 24, b"verity");
-    put(&mut buffer, HEAD + SPEC, table.as_bytes());
-    Ok(buffer)
-}
-
-/// The first target's status in an answered request, empty where there is none.
-fn status_text(answer: &[u8]) -> &[u8] {
-    let start = answer.get(16..20).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes);
-    let text = usize::try_from(start).ok().and_then(|start| answer.get(start.checked_add(SPEC)?..));
-    text.and_then(|text| text.split(|byte| *byte == 0).next()).unwrap_or_default()
-}
-
-/// The minor number in an answered request (`huge_encode_dev`).
-fn minor(answer: &[u8]) -> u64 {
-    let device = answer.get(40..48).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes);
-    (device & 0xFF) | ((device >> 12) & 0xFFF_FF00)
-}
-
-fn put(buffer: &mut [u8], at: usize, bytes: &[u8]) {
-    if let Some(place) = buffer.get_mut(at..at + bytes.len()) {
-        place.copy_from_slice(bytes);
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Superblock, SuperblockError, Target, head, load_request, minor, put, status_text};
+    use super::{Superblock, SuperblockError, Target};
+
+    fn put(buffer: &mut [u8], at: usize, bytes: &[u8]) {
+        buffer[at..at + bytes.len()].copy_from_slice(bytes);
+    }
 
     fn superblock() -> Vec<u8> {
         let mut bytes = vec![0_u8; 512];
@@ -229,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn the_load_request_carries_length_type_and_table() {
+    fn the_table_names_devices_sizes_and_hash() {
         let target = Target {
             name: "root".to_owned(),
             data: "253:2".to_owned(),
@@ -237,34 +164,6 @@ mod tests {
             superblock: Superblock { data_blocks: 10, salt: vec![] },
             root_hash: "ab".repeat(32),
         };
-        let request = load_request(&target).expect("a short table fits");
-        assert_eq!(&request[48..53], b"root\0");
-        assert_eq!(&request[320..328], &80_u64.to_le_bytes());
-        assert_eq!(&request[336..343], b"verity\0");
-        let table = format!("1 253:2 253:3 4096 4096 10 1 sha256 {} -\0", "ab".repeat(32));
-        assert_eq!(&request[352..352 + table.len()], table.as_bytes());
-    }
-
-    #[test]
-    fn names_that_do_not_fit_are_refused() {
-        assert!(head("", 0).is_err());
-        assert!(head(&"x".repeat(128), 0).is_err());
-        assert!(head(&"x".repeat(127), 0).is_ok());
-    }
-
-    #[test]
-    fn the_status_is_found_behind_the_target() {
-        let mut answer = head("root", 0).expect("a good name");
-        put(&mut answer, 312 + 40, b"C\0");
-        assert_eq!(status_text(&answer), b"C");
-        put(&mut answer, 16, &u32::MAX.to_le_bytes());
-        assert_eq!(status_text(&answer), b"");
-    }
-
-    #[test]
-    fn minors_above_255_are_decoded() {
-        let mut answer = head("root", 0).expect("a good name");
-        put(&mut answer, 40, &0x0010_FD03_u64.to_le_bytes());
-        assert_eq!(minor(&answer), 0x103);
+        assert_eq!(target.table(), format!("1 253:2 253:3 4096 4096 10 1 sha256 {} -", "ab".repeat(32)));
     }
 }

@@ -159,7 +159,7 @@ impl Device {
     }
 
     /// The handles of one kind that the TPM has now.
-    fn handles(&mut self, first: u32) -> Result<Vec<u32>, Error> {
+    pub(crate) fn handles(&mut self, first: u32) -> Result<Vec<u32>, Error> {
         let (data, _) = self
             .context
             .execute_without_session(|context| context.get_capability(CapabilityType::Handles, first, HANDLES))

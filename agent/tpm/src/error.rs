@@ -67,6 +67,9 @@ pub enum Error {
     /// The sealed bytes were not made by this TPM, or were altered.
     #[error("the sealed bytes do not open: made by another TPM, or altered")]
     NotSealedHere,
+    /// The registers are not such that the release key approved them.
+    #[error("the release key did not approve what was booted, or the state was opened already in this boot")]
+    NotApproved,
     /// A wrapped key is for another endorsement key than this TPM has.
     #[error(
         "the key was wrapped to the endorsement key {wanted}, and this TPM has {have}: issue one for this machine with `pratique issue --ek FILE`"

@@ -20,6 +20,7 @@ mod keys;
 mod presence;
 mod prove;
 mod seal;
+mod state;
 mod templates;
 mod worker;
 
@@ -30,6 +31,7 @@ pub use import::WrappedKey;
 pub use keys::PublicKey;
 pub use presence::Presence;
 pub use prove::{Attestation, Quote};
+pub use state::{SLOT_SIZE, SLOTS, Slot, Unlock};
 pub use worker::Tpm;
 
 /// Most bytes that [`Tpm::seal`] takes.

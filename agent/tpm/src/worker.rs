@@ -5,6 +5,7 @@ use crate::endorsement::EndorsementKey;
 use crate::import::WrappedKey;
 use crate::keys::PublicKey;
 use crate::prove::{Attestation, Quote};
+use crate::state::{Slot, Unlock};
 use crate::{Error, PcrValue};
 use std::collections::BTreeMap;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
@@ -135,6 +136,40 @@ impl Tpm {
     pub fn unseal(&self, sealed: &[u8]) -> Result<Zeroizing<Vec<u8>>, Error> {
         let sealed = sealed.to_vec();
         self.call(move |device| device.unseal(&sealed))
+    }
+
+    /// Whether the registers are such that the image's release key approved them, and the state was not opened yet.
+    pub fn approved(&self, unlock: &Unlock) -> Result<bool, Error> {
+        let unlock = unlock.clone();
+        self.call(move |device| device.approved(&unlock))
+    }
+
+    /// What the slots of the state's key hold, one after the other.
+    ///
+    /// Errors: a TPM that failed; what is merely absent, foreign or closed to this boot is a [`Slot`].
+    pub fn state_slots(&self, unlock: &Unlock) -> Result<Vec<Slot>, Error> {
+        let unlock = unlock.clone();
+        self.call(move |device| device.state_slots(&unlock))
+    }
+
+    /// Writes [`crate::SLOT_SIZE`] bytes into a slot that opens from `floor` on; what was there before is removed where it is
+    /// of another floor or foreign.
+    ///
+    /// Errors: [`Error::NotApproved`] where this boot is not approved for the floor.
+    pub fn write_state_slot(
+        &self,
+        unlock: &Unlock,
+        slot: usize,
+        floor: u64,
+        content: Zeroizing<Vec<u8>>,
+    ) -> Result<(), Error> {
+        let unlock = unlock.clone();
+        self.call(move |device| device.write_state_slot(&unlock, slot, floor, &content))
+    }
+
+    /// Removes a slot; one that is absent is no error.
+    pub fn delete_state_slot(&self, slot: usize) -> Result<(), Error> {
+        self.call(move |device| device.delete_state_slot(slot))
     }
 
     fn call<T: Send + 'static>(

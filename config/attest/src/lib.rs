@@ -4,7 +4,7 @@
 //! that every exchange can be replayed bit for bit. There are no tasks and no channels.
 //!
 //! Enter by [`wire`] for what travels (WIRE.md describes it for other implementations), by [`prover`] for the node's side,
-//! by [`verifier`] and [`sessions`] for the master's side, by [`unproven`] for machines without a TPM, by [`bootstrap`] for the first master, by [`release`] and [`pcr`]
+//! by [`verifier`] and [`sessions`] for the master's side, by [`unproven`] for machines without a TPM, by [`bootstrap`] for the first master, by [`release`], [`unlock`] and [`pcr`]
 //! for the image build.
 
 pub mod attestor;
@@ -27,6 +27,7 @@ mod shape;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod tpm;
+pub mod unlock;
 pub mod unproven;
 mod verdict;
 pub mod verdicts;

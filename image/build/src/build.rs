@@ -7,12 +7,14 @@ use crate::release::{Enrolled, Sizes};
 use crate::root::{Entries, Inputs};
 use crate::{initrd, keys, modules, release, root, uki};
 use config_attest::Digest;
-use config_attest::release::{MANIFEST_VERSION, Manifest, Part};
+use config_attest::release::{Boot, MANIFEST_VERSION, Manifest, Part};
+use config_attest::unlock::{Approvals, Approver};
 use config_kube::{ImageRelease, ImageReleaseSpec};
 use image_format::tar::Entry;
 use image_format::{Guid, verity};
 use image_packages::tools;
 use image_packages::{Fetcher, Package, Set, elf, unpack};
+use p256::ecdsa::SigningKey;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -36,10 +38,7 @@ struct Tree {
 
 /// Builds an image into `options.out`: `ROLE.raw`, `ROLE.efi`, `ROLE.release.json`, `ROLE.parts.json`.
 pub fn run(fetcher: &Fetcher, options: &Options) -> Result<Built> {
-    let say = fetcher.notice;
-    std::fs::create_dir_all(&options.out).map_err(at("make", &options.out))?;
-    let work = options.out.join(format!(".work.{}", options.role.name()));
-    std::fs::create_dir_all(&work).map_err(at("make", &work))?;
+    let work = work_folder(options)?;
     let tools = tools::build(fetcher, &options.tools)?;
     let tree = tree(fetcher, &options.flavour)?;
     let programs = programs(options)?;
@@ -57,13 +56,15 @@ pub fn run(fetcher: &Fetcher, options: &Options) -> Result<Built> {
     let executables = release::executables(&entries);
     let init = programs.get("init").ok_or_else(|| Error::Image("no program init was given".to_owned()))?;
     let initrd = initrd::make(&tools, init, &picked.initrd, options.compress.zstd(), &work)?;
-    let id = match &options.id {
-        Some(id) => id.clone(),
-        None => derived_id(options, &tree, build_time, &[root::digest(&entries, &executables), Digest::of(&initrd)]),
-    };
-    say(&format!("{} image {id}, kernel {}", options.role.name(), tree.kernel));
+    let (release_key, approver) = approver(options)?;
+    let approver = approver.as_deref();
+    let contents = [root::digest(&entries, &executables), Digest::of(&initrd)];
+    let derived = || derived_id(options, &tree, build_time, &contents, approver);
+    let id = options.id.clone().unwrap_or_else(derived);
+    (fetcher.notice)(&format!("{} image {id}, kernel {}", options.role.name(), tree.kernel));
     let Options { role, svn, metadata, .. } = *options;
-    root::label(&mut entries, &root::Label { role, kernel: &tree.kernel, id: &id, svn, build_time, metadata });
+    let kernel = tree.kernel.as_str();
+    root::label(&mut entries, &root::Label { role, kernel, id: &id, svn, build_time, metadata, approver });
     let uuid = |what: &str| Guid::derived(&[b"pratique", id.as_bytes(), what.as_bytes()]);
     let root = root::file_system(&tools, &entries, options.compress, build_time, uuid("root file system"), &work)?;
     let hashed = verity::tree(&root, &salt(&id), uuid("verity tree"));
@@ -77,11 +78,13 @@ pub fn run(fetcher: &Fetcher, options: &Options) -> Result<Built> {
         osrel: &osrel,
         command_line: &command_line,
         initrd: &initrd,
-        uname: &tree.kernel,
+        uname: kernel,
     };
     let (uki, enrolled) = kernel_image(&parts, options.secure_boot.as_ref())?;
-    let content =
-        disk::Content { id: &id, uki: &uki.bytes, root: &root, verity: &hashed.bytes, root_hash: &hashed.root };
+    let boots = release::boots(&uki.measured, enrolled.as_ref());
+    let approvals = approvals(release_key.as_ref(), svn, &boots)?;
+    let (verity, root_hash) = (hashed.bytes.as_slice(), &hashed.root);
+    let content = disk::Content { id: &id, uki: &uki.bytes, root: &root, verity, root_hash, approvals: &approvals };
     disk::write(&result(options, "raw"), &content)?;
     write(&result(options, "efi"), &uki.bytes)?;
     let listed =
@@ -95,7 +98,7 @@ pub fn run(fetcher: &Fetcher, options: &Options) -> Result<Built> {
         kernel: tree.kernel.clone(),
         command_line,
         root_hash: Digest(hashed.root),
-        boots: release::boots(&uki.measured, enrolled.as_ref()),
+        boots,
         parts: listed.iter().map(|(name, bytes)| release::part(name, bytes)).collect(),
         packages: release::packages(&tree.packages)?,
         executables,
@@ -104,6 +107,13 @@ pub fn run(fetcher: &Fetcher, options: &Options) -> Result<Built> {
     publish(options, &manifest, &sizes)?;
     std::fs::remove_dir_all(&work).map_err(at("remove", &work))?;
     Ok(Built { manifest, sizes })
+}
+
+/// Where files lie that are needed on the way alone.
+fn work_folder(options: &Options) -> Result<PathBuf> {
+    let work = options.out.join(format!(".work.{}", options.role.name()));
+    std::fs::create_dir_all(&work).map_err(at("make", &work))?;
+    Ok(work)
 }
 
 /// The path of a result.
@@ -174,14 +184,29 @@ fn programs(options: &Options) -> Result<BTreeMap<String, Vec<u8>>> {
 }
 
 /// `ROLE-` and 12 digits of a digest over everything that the image is made of.
-fn derived_id(options: &Options, tree: &Tree, build_time: u64, contents: &[Digest]) -> String {
+fn derived_id(options: &Options, tree: &Tree, build_time: u64, contents: &[Digest], approver: Option<&str>) -> String {
     let Options { compress, svn, flavour, cmdline_extra, metadata, .. } = options;
     let metadata = metadata.name();
     let mut text = format!("{compress:?} {svn} {flavour} {build_time} {cmdline_extra:?} {metadata} {contents:?}\n");
+    text.extend(approver);
     for package in &tree.packages {
         text.extend([&package.locked.sha256, "\n"]);
     }
     format!("{}-{}", options.role.name(), &Digest::of(text.as_bytes()).to_hex()[..12])
+}
+
+/// The release key, where there is one, and what the image says of it.
+fn approver(options: &Options) -> Result<(Option<SigningKey>, Option<String>)> {
+    let key = options.release_key.as_deref().map(keys::release_key).transpose()?;
+    let hex = key.as_ref().map(|key| Approver::from(*key.verifying_key()).to_hex());
+    Ok((key, hex))
+}
+
+/// What the release key says of the image's boots; nothing where there is no key.
+fn approvals(key: Option<&SigningKey>, svn: u64, boots: &[Boot]) -> Result<Vec<u8>> {
+    let Some(key) = key else { return Ok(Vec::new()) };
+    let bytes = Approvals::sign(key, svn, boots).to_bytes();
+    bytes.map_err(|_too_many| Error::Image("the image may start in more ways than it has room to approve".to_owned()))
 }
 
 /// Salts need not be secret or random, only ours.

@@ -2,6 +2,7 @@
 //! first boot, in the space that the machine's disk has beyond the image.
 
 use crate::error::{Error, Result, at};
+use config_attest::unlock::AREA;
 use image_format::gpt::{self, Partition, kind};
 use image_format::{Guid, fat};
 use std::io::{Seek, SeekFrom, Write};
@@ -31,6 +32,9 @@ pub struct Content<'a> {
     pub verity: &'a [u8],
     /// Its root hash.
     pub root_hash: &'a [u8; 32],
+    /// Which boots may open the machine's state (`config_attest::unlock`): at the end of the verity partition, where no
+    /// register covers them and nothing needs to. Empty where no key signed the image.
+    pub approvals: &'a [u8],
 }
 
 /// Writes the disk image, sparse: what is empty takes no room.
@@ -54,7 +58,13 @@ pub fn write(path: &Path, content: &Content<'_>) -> Result<()> {
             partition(kind::ROOT_VERITY, derived("verity-b"), "verity-b", VERITY, READ_ONLY),
         ],
     );
-    for (what, length, room) in [("root", content.root.len(), ROOT), ("verity tree", content.verity.len(), VERITY)] {
+    let tree_room = VERITY - AREA as u64;
+    let sizes = [
+        ("root", content.root.len(), ROOT),
+        ("verity tree", content.verity.len(), tree_room),
+        ("list of approvals", content.approvals.len(), AREA as u64),
+    ];
+    for (what, length, room) in sizes {
         if length as u64 > room {
             return Err(Error::Image(format!("the {what} has {length} bytes, its partition holds {room}")));
         }
@@ -66,11 +76,12 @@ pub fn write(path: &Path, content: &Content<'_>) -> Result<()> {
     let mut file = std::fs::File::create(path).map_err(at("write", path))?;
     file.set_len(layout.size).map_err(at("write", path))?;
     let tail = layout.size - layout.tail.len() as u64;
-    let places: [(u64, &[u8]); 5] = [
+    let places: [(u64, &[u8]); 6] = [
         (0, &layout.head),
         (layout.extents[0].start, &esp),
         (layout.extents[1].start, content.root),
         (layout.extents[2].start, content.verity),
+        (layout.extents[2].start + tree_room, content.approvals),
         (tail, &layout.tail),
     ];
     for (start, bytes) in places {
@@ -101,7 +112,8 @@ mod tests {
     fn empty_room_takes_no_space_and_parts_stand_where_the_table_says() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("disk.raw");
-        let content = Content { id: "x", uki: &[1; 5000], root: &[2; 8192], verity: &[3; 4096], root_hash: &[4; 32] };
+        let (uki, root, verity) = (&[1; 5000], &[2; 8192], &[3; 4096]);
+        let content = Content { id: "x", uki, root, verity, root_hash: &[4; 32], approvals: &[5; 100] };
         write(&path, &content).unwrap();
         let metadata = std::fs::metadata(&path).unwrap();
         assert!(metadata.blocks() * 512 < 2 * MIB, "{} blocks", metadata.blocks());
@@ -109,13 +121,18 @@ mod tests {
         let start = usize::try_from(MIB + ESP).unwrap();
         assert_eq!(bytes[start..start + 8192], [2; 8192]);
         assert_eq!(&bytes[bytes.len() - 512..bytes.len() - 504], b"EFI PART");
+        let approvals = usize::try_from(MIB + ESP + ROOT + VERITY).unwrap() - AREA;
+        assert_eq!(
+            (bytes[approvals - 1], &bytes[approvals..approvals + 101]),
+            (0, &[&[5; 100][..], &[0]].concat()[..])
+        );
     }
 
     #[test]
     fn a_root_that_does_not_fit_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let verity = vec![0; usize::try_from(VERITY).unwrap() + 1];
-        let content = Content { id: "x", uki: &[], root: &[], verity: &verity, root_hash: &[4; 32] };
+        let verity = vec![0; usize::try_from(VERITY).unwrap() - AREA + 1];
+        let content = Content { id: "x", uki: &[], root: &[], verity: &verity, root_hash: &[4; 32], approvals: &[] };
         let error = write(&folder.path().join("disk.raw"), &content).unwrap_err();
         assert!(error.to_string().contains("verity tree"), "{error}");
     }

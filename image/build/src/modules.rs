@@ -15,8 +15,12 @@ const INITRD: [&str; 6] = ["virtio_blk", "virtio_scsi", "hv_storvsc", "sd_mod", 
 /// On hardware: more kinds of disks.
 const INITRD_FULL: [&str; 3] = ["nvme", "ahci", "usb_storage"];
 /// What the running system needs, the network cards of the big clouds among it.
-const RUNNING: [&str; 15] = [
+const RUNNING: [&str; 18] = [
     "ext4",
+    // The encrypted state: the target, its mode, and the processor's own AES.
+    "dm_crypt",
+    "xts",
+    "aesni_intel",
     "overlay",
     "virtio_net",
     "ena",

@@ -88,9 +88,10 @@ pub(crate) fn os_release(role: Role, id: &str, svn: u64) -> String {
 
 /// What programs on the machine read of the image.
 pub(crate) fn image_toml(label: &Label<'_>) -> String {
-    let Label { role, kernel, id, svn, build_time, metadata } = *label;
+    let Label { role, kernel, id, svn, build_time, metadata, approver } = *label;
     let (role, metadata) = (role.name(), metadata.name());
+    let approver = approver.map(|key| format!("release_key = \"{key}\"\n")).unwrap_or_default();
     format!(
-        "id = \"{id}\"\nrole = \"{role}\"\nsvn = {svn}\nbuild_time = {build_time}\nkernel = \"{kernel}\"\nmetadata = \"{metadata}\"\n"
+        "id = \"{id}\"\nrole = \"{role}\"\nsvn = {svn}\nbuild_time = {build_time}\nkernel = \"{kernel}\"\nmetadata = \"{metadata}\"\n{approver}"
     )
 }

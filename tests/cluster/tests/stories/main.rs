@@ -5,6 +5,7 @@
 
 #![allow(clippy::print_stdout, reason = "stories tell their times and what they could not end")]
 
+mod disk;
 mod drift;
 mod inventory;
 mod join;
@@ -49,6 +50,7 @@ const STORIES: &[(&str, Story)] = &[
     ("refuse_a_flipped_byte_in_the_root", refuse::flipped_root),
     ("power_cut_in_pod_churn_loses_nothing", power::cut_worker),
     ("power_cut_of_the_master_lets_nodes_go_on", power::cut_master),
+    ("refuse_an_older_copy_of_the_whole_disk", disk::older_copy),
     ("update_to_a_newer_image_that_carries_its_user_data", update::newer_image),
     // Last: these change what the whole cluster holds good, and a good machine that renews meanwhile is refused, too.
     ("refuse_a_release_that_no_release_key_signed", refuse::unsigned_release),
@@ -58,6 +60,7 @@ const STORIES: &[(&str, Story)] = &[
 /// Refusals that the attacks show, too, on a running master with a software TPM: told only with `--include-ignored`
 /// (`cargo xtask test tail`), as each boots a machine to learn nothing that only a machine can show.
 const TAIL: &[&str] = &[
+    "refuse_an_older_copy_of_the_whole_disk",
     "refuse_another_nodes_name",
     "refuse_user_data_that_the_inventory_does_not_know",
     "refuse_a_release_that_no_release_key_signed",

@@ -36,6 +36,8 @@ pub(crate) fn cut_worker(world: &mut World) -> Result<()> {
         })?;
     }
     cluster.lab.wait_ready("worker-1", BOOT_LIMIT)?;
+    let lost = cluster.worker.console_text().contains("pratique: WARNING STATE");
+    expect(!lost, "the encrypted state did not survive a power cut")?;
     let words = ["get", "pods", "-o", "jsonpath={.items[*].metadata.name}"];
     let expected: BTreeSet<&str> = stay.iter().map(String::as_str).collect();
     let left = cluster.lab.kubectl_until(&words, "deleted pods to be gone", BOOT_LIMIT, |text| {

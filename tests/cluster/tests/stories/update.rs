@@ -47,6 +47,11 @@ pub(crate) fn newer_image(world: &mut World) -> Result<()> {
     expect(cluster.machine_field("worker-1", ".status.admission.by")?.is_empty(), "a person let it in")?;
     let labels = ["get", "node", "worker-1", "-o", "jsonpath={.metadata.labels.pratique\\.dev/image}"];
     cluster.lab.kubectl_until(&labels, "the Node's label of the newer image", BOOT_LIMIT, |text| text == id)?;
+    // Its disk is another one, and its TPM is not: it knows that there was a state, and says so.
+    let state = ["get", "node", "worker-1", "-o", crate::disk::STATE_RENEWED];
+    cluster
+        .lab
+        .kubectl_until(&state, "the Node's word on its state", BOOT_LIMIT, |text| text == "True PartitionGone")?;
     expect(cluster.lab.kubectl(&uid)? == node, "it is another Node")?;
     let now = cluster.lab.kubectl(&names)?;
     expect(now == members, &format!("before there were\n{members}\nand now\n{now}"))

@@ -6,6 +6,9 @@ use agent_init::gpt::{Geometry, Table};
 use agent_init::{label, settings, smbios};
 use agent_metadata::{Answer, Fetch, Platform, Step};
 use agent_sys::verity::Superblock;
+use agent_volume::{Report, header as volume};
+use config_attest::release::Boot;
+use config_attest::unlock::Approvals;
 use std::io;
 use std::time::Duration;
 
@@ -14,13 +17,7 @@ const SECTOR: usize = 512;
 const SECTORS: usize = 80;
 
 pub(super) fn targets() -> Vec<Target> {
-    let target = |name, seed: Vec<u8>, decode: fn(&[u8])| Target {
-        name,
-        shape: Shape::Bytes,
-        seeds: vec![seed],
-        decode: Box::new(decode),
-    };
-    vec![
+    let mut all = vec![
         target("agent-init/gpt", disk(), |input| {
             let mut disk = input.to_vec();
             disk.resize(SECTOR * SECTORS, 0);
@@ -67,6 +64,39 @@ pub(super) fn targets() -> Vec<Target> {
         target("agent-sys/verity-superblock", superblock(), |input| {
             Superblock::parse(input).ok();
         }),
+    ];
+    all.extend(state());
+    all
+}
+
+fn target(name: &'static str, seed: Vec<u8>, decode: fn(&[u8])) -> Target {
+    Target { name, shape: Shape::Bytes, seeds: vec![seed], decode: Box::new(decode) }
+}
+
+/// What is read before the state is believed.
+fn state() -> Vec<Target> {
+    vec![
+        target("agent-volume/header", header(), |input| {
+            // Longer and shorter ones are refused at once: let mutations through to the fields.
+            let mut bytes = input.to_vec();
+            if input.len() % 2 == 0 {
+                bytes.resize(volume::SIZE, 0);
+            }
+            if let Ok(header) = volume::Header::parse(&bytes) {
+                assert_eq!(header.to_bytes(), bytes, "two texts of one header");
+                assert!(header.open(&[7_u8; 32].into()).is_none() && header.recover(&[7_u8; 32].into()).is_none());
+            }
+        }),
+        target("agent-volume/report", b"outcome refused\nreason OtherKey\nend\n".to_vec(), |input| {
+            if let Some(report) = std::str::from_utf8(input).ok().and_then(Report::parse) {
+                assert_eq!(Report::parse(&report.to_text()), Some(report));
+            }
+        }),
+        target("config-attest/approvals", approvals(), |input| {
+            if let Ok(found) = Approvals::parse(input) {
+                assert!(input.starts_with(&found.to_bytes().expect("they fitted")), "two texts of one list");
+            }
+        }),
     ]
 }
 
@@ -93,6 +123,18 @@ fn time() -> Vec<u8> {
     packet[32..36].copy_from_slice(&seconds);
     packet[40..44].copy_from_slice(&seconds);
     packet
+}
+
+/// A header of a volume with both of its slots.
+fn header() -> Vec<u8> {
+    let (volume, wrapping, recovery) = ([1_u8; volume::VOLUME_KEY].into(), [2_u8; 32].into(), [3_u8; 32].into());
+    volume::Header::seal(7, &volume, &wrapping, Some(&recovery)).map(|header| header.to_bytes()).unwrap_or_default()
+}
+
+/// The approvals of an image of version 1 that starts in one way.
+fn approvals() -> Vec<u8> {
+    let Ok(key) = p256::ecdsa::SigningKey::from_slice(&[1; 32]) else { return Vec::new() };
+    Approvals::sign(&key, 1, &[Boot::default()]).to_bytes().unwrap_or_default()
 }
 
 fn superblock() -> Vec<u8> {

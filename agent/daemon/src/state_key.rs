@@ -1,0 +1,232 @@
+//! `agent state-key`: asks the TPM for the key of the machine's state, for init, before the state is mounted.
+//!
+//! The key goes to init by standard output and to no other place. Once the state is mounted, init says by standard input for
+//! which security version the machine was admitted last; then header and TPM move to the next generation. Afterwards init
+//! extends the cap register, so that nothing asks again in this boot.
+
+use crate::error::Error;
+use crate::machine::ImageDescription;
+use agent_tpm::{Presence, Slot, Tpm, Unlock};
+use agent_volume::engine::{self, Closed, Disk, Fault, Found, Opening, Store};
+use agent_volume::report::{Answer, MAX_ANSWER};
+use agent_volume::{Kept, Reason, Report, header};
+use config_attest::unlock::{AREA, Approvals, Approver};
+use std::fs::File;
+use std::io::{self, Read, Seek as _, SeekFrom, Write};
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+/// What `agent state-key` is told.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct StateKeyArguments {
+    /// The state partition.
+    #[arg(long)]
+    partition: PathBuf,
+    /// The partition whose end holds the image's approvals.
+    #[arg(long)]
+    approvals: PathBuf,
+    /// The partition was made just now, or was never finished.
+    #[arg(long)]
+    fresh: bool,
+    /// What describes the booted image.
+    #[arg(long, default_value = "/etc/pratique/image.toml", hide = true)]
+    image: PathBuf,
+    /// The TPM, in tpm2-tss's notation.
+    #[arg(long, default_value = "device:/dev/tpmrm0", hide = true)]
+    tcti: String,
+    /// Where the kernel shows its devices.
+    #[arg(long, default_value = "/sys", hide = true)]
+    sys: PathBuf,
+}
+
+/// Finds the state's key, tells it to init, and moves to the next generation.
+///
+/// Errors: a disk or TPM that failed. Nothing was made anew then.
+pub(crate) fn run(arguments: &StateKeyArguments) -> Result<u8, Error> {
+    run_with(arguments, &mut io::stdin().lock(), &mut io::stdout().lock())
+}
+
+fn run_with(arguments: &StateKeyArguments, input: &mut impl Read, output: &mut impl Write) -> Result<u8, Error> {
+    let image = ImageDescription::read(&arguments.image).unwrap_or_default();
+    let keeper = keeper(arguments, &image)?;
+    let (tpm, unlock) = match keeper {
+        Ok(found) => found,
+        Err(reason) => return tell(output, &without(reason, &image)?).map(|()| 0),
+    };
+    let open = |path: &Path| File::options().read(true).write(true).open(path);
+    let file = open(&arguments.partition).map_err(fault("open", &arguments.partition))?;
+    let (mut disk, mut store) = (Partition(file), TpmStore { tpm, unlock });
+    let found = engine::open(&mut disk, &mut store, arguments.fresh).map_err(part)?;
+    let svn = store.unlock.svn;
+    match found {
+        Opening::Opened(opened) => {
+            let (key, generation, renewals) = (opened.volume.clone(), opened.generation(), opened.kept.renewals);
+            tell(output, &Report::Opened { key, generation, renewals })?;
+            // Without an answer the floor stays.
+            let admitted = answer(input).map_or(0, |answer| answer.admitted).min(svn);
+            opened.advance(&mut disk, &mut store, admitted).map_err(part)?;
+        }
+        Opening::Closed(Closed { reason, .. }) if image.role == "master" && !arguments.fresh => {
+            tell(output, &Report::Refused { reason })?;
+        }
+        Opening::Closed(closed) => {
+            let made = engine::make(&mut disk, &mut store, svn, closed).map_err(part)?;
+            let (key, recovery, reason, renewals) = (made.volume, made.recovery, closed.reason, made.renewals);
+            tell(output, &Report::Made { key, recovery, reason, renewals })?;
+        }
+    }
+    Ok(0)
+}
+
+/// The TPM and what the image brings for it, or why no key can be kept.
+fn keeper(arguments: &StateKeyArguments, image: &ImageDescription) -> Result<Result<(Tpm, Unlock), Reason>, Error> {
+    match Presence::of(&arguments.tcti, &arguments.sys) {
+        Presence::Tpm => {}
+        Presence::Tpm12 | Presence::NotDriven | Presence::Absent => return Ok(Err(Reason::NoTpm)),
+    }
+    let approver = image.release_key.as_deref().and_then(Approver::from_hex);
+    let (Some(approver), Some(svn)) = (approver, image.svn.and_then(|svn| u64::try_from(svn).ok())) else {
+        return Ok(Err(Reason::NoApprovals));
+    };
+    let area = area(&arguments.approvals).map_err(fault("read", &arguments.approvals))?;
+    let Ok(approvals) = Approvals::parse(&area) else { return Ok(Err(Reason::NoApprovals)) };
+    let unlock = Unlock { approver, approvals, svn };
+    let tpm = Tpm::open(&arguments.tcti).map_err(Error::Tpm)?;
+    let good = tpm.approved(&unlock).map_err(Error::Tpm)?;
+    Ok(if good { Ok((tpm, unlock)) } else { Err(Reason::NotApproved) })
+}
+
+/// What happens where nothing keeps a key: a worker's state lasts as long as the boot, a master has none.
+fn without(reason: Reason, image: &ImageDescription) -> Result<Report, Error> {
+    if image.role == "master" {
+        return Ok(Report::Refused { reason });
+    }
+    let key = header::random_volume_key().map_err(|cause| Error::Part("state", Box::new(cause)))?;
+    Ok(Report::Temporary { key, reason })
+}
+
+/// The last [`AREA`] bytes of a partition.
+fn area(path: &Path) -> io::Result<Vec<u8>> {
+    let mut file = File::open(path)?;
+    let length = i64::try_from(AREA).map_err(io::Error::other)?;
+    file.seek(SeekFrom::End(-length))?;
+    let mut bytes = vec![0; AREA];
+    file.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn tell(output: &mut impl Write, report: &Report) -> Result<(), Error> {
+    let told = output.write_all(report.to_text().as_bytes()).and_then(|()| output.flush());
+    told.map_err(fault("write", Path::new("standard output")))
+}
+
+/// One line, or nothing where init ended or says something else.
+fn answer(input: &mut impl Read) -> Option<Answer> {
+    let mut line = Vec::new();
+    let mut byte = [0];
+    while line.len() < MAX_ANSWER && line.last() != Some(&b'\n') && input.read(&mut byte).ok()? == 1 {
+        line.extend(byte);
+    }
+    Answer::parse(std::str::from_utf8(&line).ok()?)
+}
+
+fn fault(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+    let path = path.to_owned();
+    move |source| Error::File { what, path, source }
+}
+
+fn part(cause: Fault<agent_tpm::Error>) -> Error {
+    Error::Part("state", Box::new(cause))
+}
+
+/// The partition's start.
+struct Partition(File);
+
+impl Disk for Partition {
+    fn read(&mut self, copy: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; header::SIZE];
+        self.0.read_exact_at(&mut bytes, place(copy)?).map(|()| bytes)
+    }
+
+    fn write(&mut self, copy: usize, bytes: &[u8]) -> io::Result<()> {
+        self.0.write_all_at(bytes, place(copy)?)?;
+        self.0.sync_all()
+    }
+}
+
+fn place(copy: usize) -> io::Result<u64> {
+    header::COPIES.get(copy).copied().ok_or_else(|| io::Error::other("there is no such copy of the header"))
+}
+
+/// The TPM's slots.
+struct TpmStore {
+    tpm: Tpm,
+    unlock: Unlock,
+}
+
+impl Store for TpmStore {
+    type Error = agent_tpm::Error;
+
+    fn slots(&mut self) -> Result<Vec<Found>, agent_tpm::Error> {
+        let found = |slot| match slot {
+            Slot::Absent => Found::Absent,
+            Slot::Foreign => Found::Foreign,
+            Slot::Closed { floor } => Found::Closed(floor),
+            Slot::Unwritten { .. } => Found::Unwritten,
+            Slot::Open { floor, content } => {
+                Kept::parse(&content).map_or(Found::Foreign, |kept| Found::Open(floor, kept))
+            }
+        };
+        Ok(self.tpm.state_slots(&self.unlock)?.into_iter().map(found).collect())
+    }
+
+    fn write(&mut self, slot: usize, floor: u64, kept: &Kept) -> Result<(), agent_tpm::Error> {
+        self.tpm.write_state_slot(&self.unlock, slot, floor, kept.to_bytes())
+    }
+
+    fn delete(&mut self, slot: usize) -> Result<(), agent_tpm::Error> {
+        self.tpm.delete_state_slot(slot)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(role: &str) -> String {
+        format!("id = \"x\"\nrole = \"{role}\"\nsvn = 1\n")
+    }
+
+    /// A machine without a TPM: a worker's key is another one in each boot, a master stops.
+    #[test]
+    fn without_a_tpm_a_state_lasts_as_long_as_the_boot() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let image = dir.path().join("image.toml");
+        let arguments = StateKeyArguments {
+            partition: "/nonexistent".into(),
+            approvals: "/nonexistent".into(),
+            fresh: false,
+            image: image.clone(),
+            tcti: format!("device:{}", dir.path().join("tpm").display()),
+            sys: dir.path().to_owned(),
+        };
+        let asked = || {
+            let mut output = Vec::new();
+            assert_eq!(run_with(&arguments, &mut io::empty(), &mut output).expect("told"), 0);
+            Report::parse(std::str::from_utf8(&output).expect("text")).expect("a report")
+        };
+        std::fs::write(&image, text("worker")).expect("written");
+        let (one, two) = (asked(), asked());
+        assert!(matches!(one, Report::Temporary { reason: Reason::NoTpm, .. }) && one != two, "{one:?}");
+        std::fs::write(&image, text("master")).expect("written");
+        assert_eq!(asked(), Report::Refused { reason: Reason::NoTpm });
+    }
+
+    #[test]
+    fn an_answer_is_one_short_line() {
+        let read = |text: &str| answer(&mut text.as_bytes()).map(|answer| answer.admitted);
+        assert_eq!(read("admitted 7\nmore"), Some(7));
+        assert_eq!(read("admitted 7"), None, "cut");
+        assert_eq!(read(&format!("admitted {}\n", "7".repeat(100))), None);
+    }
+}

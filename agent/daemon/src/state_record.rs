@@ -1,0 +1,173 @@
+//! What init found of the machine's state, shown on its Node; and for which security version the machine was admitted, kept
+//! in the state for init's next look.
+
+use agent_kubelet::{Notice, Notices};
+use agent_volume::Reason;
+use agent_volume::header::{MAX_RECOVERY, RECOVERY_COPIES};
+use serde::Deserialize;
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+
+/// The Node's condition: the state did not open at this boot and was made anew, or does not outlive the boot.
+pub(crate) const STATE_RENEWED: &str = "StateRenewed";
+/// What init writes, in the folder of what lives as long as the boot.
+const RECORD: &str = "state.json";
+const RECORD_LIMIT: u64 = 1024;
+/// What init reads, in the folder of what outlives the agent.
+const ADMITTED: &str = "admitted-svn";
+
+/// init's record.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Record {
+    outcome: String,
+    reason: String,
+    renewals: u32,
+    generation: u64,
+    #[serde(default)]
+    partition: String,
+}
+
+/// Tells on the Node what init found; nothing on a host, where there is no init of ours.
+pub(crate) fn tell(run: &Path, notices: &Notices) {
+    if let Some(record) = read(run) {
+        tracing::info!(record.outcome, record.reason, record.renewals, record.generation, "the machine's state");
+        notices.set(STATE_RENEWED, notice(&record));
+    }
+}
+
+fn read(run: &Path) -> Option<Record> {
+    let mut text = String::new();
+    let file = std::fs::File::open(run.join(RECORD)).ok()?;
+    file.take(RECORD_LIMIT).read_to_string(&mut text).ok()?;
+    let parsed = serde_json::from_str(&text);
+    parsed.inspect_err(|error| tracing::warn!(%error, "init's record of the state cannot be understood")).ok()
+}
+
+/// Puts the master's recovery copy where it can be read without the TPM, in front of the encrypted volume.
+pub(crate) fn publish_recovery_copy(run: &Path, data: &Path) {
+    let Some(record) = read(run).filter(|record| !record.partition.is_empty()) else { return };
+    let Some(copy) = data.parent().map(|folder| folder.join("master/ca/recovery.json")) else { return };
+    if let Err(error) = publish(&copy, Path::new(&record.partition)) {
+        tracing::warn!(%error, "the recovery copy cannot be put in front of the encrypted state");
+    }
+}
+
+fn publish(copy: &Path, partition: &Path) -> io::Result<()> {
+    let mut text = Vec::new();
+    let limit = u64::try_from(MAX_RECOVERY).unwrap_or(u64::MAX);
+    std::fs::File::open(copy)?.take(limit.saturating_add(1)).read_to_end(&mut text)?;
+    if text.len() > MAX_RECOVERY {
+        return Err(io::Error::other("the recovery copy is too long"));
+    }
+    text.resize(MAX_RECOVERY, 0);
+    let file = std::fs::File::options().write(true).open(partition)?;
+    for place in RECOVERY_COPIES {
+        file.write_all_at(&text, place)?;
+        file.sync_all()?;
+    }
+    Ok(())
+}
+
+fn notice(record: &Record) -> Notice {
+    let renewals = record.renewals;
+    let times = if renewals == 1 { "once".to_owned() } else { format!("{renewals} times") };
+    let reason = Reason::of_word(&record.reason);
+    match (record.outcome.as_str(), reason) {
+        ("made", Some(reason)) if reason != Reason::FirstStart => Notice {
+            on: true,
+            reason: reason.name(),
+            message: format!(
+                "the state of this machine did not open at this boot and was made anew ({times} so far): {reason}; what the \
+                 machine stored is lost"
+            ),
+        },
+        ("temporary", Some(reason)) => Notice {
+            on: true,
+            reason: reason.name(),
+            message: format!("what this machine stores lasts as long as this boot: {reason}"),
+        },
+        _ => Notice {
+            on: false,
+            reason: "StateKept",
+            message: format!(
+                "the state of this machine is encrypted and bound to its boot; it was made anew {times} so far"
+            ),
+        },
+    }
+}
+
+/// Notes for which security version the machine was admitted: init raises the state's floor to it at the next boot.
+pub(crate) fn note_admission(data: &Path, svn: Option<i64>) {
+    let Some(svn) = svn.filter(|svn| *svn > 0) else { return };
+    if let Err(error) = write(data, svn) {
+        // The floor stays where it is; the next admission tries again.
+        tracing::warn!(%error, "the admission's security version cannot be noted");
+    }
+}
+
+fn write(data: &Path, svn: i64) -> io::Result<()> {
+    let (path, neighbour) = (data.join(ADMITTED), data.join("admitted-svn.new"));
+    let text = format!("{svn}\n");
+    if std::fs::read_to_string(&path).is_ok_and(|old| old == text) {
+        return Ok(());
+    }
+    let mut file = std::fs::File::create(&neighbour)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    std::fs::rename(neighbour, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(outcome: &str, reason: &str, renewals: u32) -> Record {
+        let text =
+            format!("{{\"outcome\":\"{outcome}\",\"reason\":\"{reason}\",\"renewals\":{renewals},\"generation\":4}}\n");
+        serde_json::from_str(&text).expect("a record")
+    }
+
+    #[test]
+    fn a_renewed_state_is_told_with_its_reason_and_count_and_a_kept_one_is_not() {
+        let renewed = notice(&record("made", "OlderCopy", 3));
+        assert!(renewed.on && renewed.reason == "OlderCopy" && renewed.message.contains("3 times"), "{renewed:?}");
+        assert!(notice(&record("temporary", "NoTpm", 0)).on);
+        assert_eq!(notice(&record("made", "Floor-7", 1)).reason, "Floor");
+        for (outcome, reason) in [("opened", ""), ("made", "FirstStart")] {
+            assert!(!notice(&record(outcome, reason, 0)).on, "{outcome}");
+        }
+    }
+
+    /// What lies in front of the volume ends before it.
+    #[test]
+    fn a_recovery_copy_is_published_twice_and_not_where_the_volume_is() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (copy, partition) = (dir.path().join("recovery.json"), dir.path().join("partition"));
+        std::fs::write(&copy, "{\"version\":1}").expect("written");
+        std::fs::write(&partition, vec![7; 2 << 20]).expect("written");
+        publish(&copy, &partition).expect("published");
+        let disk = std::fs::read(&partition).expect("read");
+        for place in RECOVERY_COPIES {
+            let text = &disk[usize::try_from(place).expect("small")..][..MAX_RECOVERY];
+            assert_eq!(text.split(|byte| *byte == 0).next(), Some(&b"{\"version\":1}"[..]));
+        }
+        let data = usize::try_from(agent_volume::header::DATA_OFFSET).expect("small");
+        assert!(disk[data..].iter().chain(&disk[..128 << 10]).all(|byte| *byte == 7));
+        std::fs::write(&copy, vec![1; MAX_RECOVERY + 1]).expect("written");
+        assert!(publish(&copy, &partition).is_err());
+    }
+
+    #[test]
+    fn an_admission_is_noted_whole() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let noted = || std::fs::read_to_string(dir.path().join(ADMITTED)).ok();
+        note_admission(dir.path(), None);
+        assert_eq!(noted(), None);
+        for svn in [2, 2, 3] {
+            note_admission(dir.path(), Some(svn));
+            assert_eq!(noted(), Some(format!("{svn}\n")));
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! The state's key, from the agent, which speaks with the TPM.
+//!
+//! init starts `agent state-key` from the verified root, takes its report from a pipe that nobody else has, opens the state,
+//! tells for which security version the machine was admitted last, waits for the agent's end, and extends the cap register:
+//! from then on nothing can ask the TPM for that key before the next boot.
+
+use std::fs;
+use std::io::{self, PipeReader, PipeWriter, Read as _, Write as _};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use agent_sys::process::{self, Ended, Program};
+use agent_sys::signal::wait_readable;
+use agent_volume::Report;
+use agent_volume::report::{Answer, MAX_REPORT};
+use sha2::{Digest, Sha256};
+use zeroize::Zeroizing;
+
+use crate::console::Console;
+use crate::errand::{self, ErrandError, Speech};
+
+/// The register that is extended once the state was opened, or was not; `config_attest::unlock` says why this one.
+pub const CAP_PCR: u32 = 8;
+/// What is extended into it.
+pub const CAP_EVENT: &[u8] = b"pratique: the state was opened in this boot";
+
+const AGENT: &str = "/usr/bin/agent";
+const GROUP: &str = "/sys/fs/cgroup/pratique/state-key";
+/// How long the agent may take: a slow discrete TPM takes seconds for each of a dozen commands.
+const LIMIT: Duration = Duration::from_secs(180);
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Why the agent gave no key.
+#[derive(Debug, thiserror::Error)]
+pub enum UnlockError {
+    /// It could not be started, took too long, or was ended.
+    #[error("the agent can't ask the TPM")]
+    Errand(#[source] ErrandError),
+    /// It ended with a failure of disk or TPM, which it said.
+    #[error("the agent could not ask the TPM (code {0}): see its line above")]
+    Failed(i32),
+    /// What it said is no report.
+    #[error("the agent's answer can't be understood")]
+    Report,
+    /// The pipe to it broke.
+    #[error("the agent can't be answered")]
+    Pipe(#[source] io::Error),
+}
+
+/// The agent, waiting for what comes of its report.
+#[derive(Debug)]
+pub struct Asked {
+    /// What it said.
+    pub report: Report,
+    agent: Agent,
+}
+
+#[derive(Debug)]
+struct Agent {
+    program: Program,
+    pid: i32,
+    input: Option<PipeWriter>,
+    answers: PipeReader,
+    output: Option<PipeReader>,
+    ended: Option<Ended>,
+    end: Instant,
+}
+
+/// Asks for the key of the state on `partition`. `approvals` is the partition with the image's approvals; `fresh` says that
+/// the state's partition was made just now, or was never finished.
+pub fn ask(console: &Console, partition: &str, approvals: &str, fresh: bool) -> Result<Asked, UnlockError> {
+    let made = fs::create_dir_all(GROUP).is_ok();
+    let mut arguments = ["state-key", "--partition", partition, "--approvals", approvals].map(str::to_owned).to_vec();
+    if fresh {
+        arguments.push("--fresh".to_owned());
+    }
+    let program = Program {
+        path: AGENT.to_owned(),
+        arguments,
+        environment: Vec::new(),
+        cgroup: made.then(|| GROUP.to_owned()),
+        oom_score: 0,
+    };
+    let (mut agent, mut speech) = (Agent::start(program)?, Speech::new(console, "state-key"));
+    match agent.report(&mut speech) {
+        Ok(report) => Ok(Asked { report, agent }),
+        Err(cause) => {
+            agent.stop();
+            Err(cause)
+        }
+    }
+}
+
+impl Asked {
+    /// Gives the answer, where there is one, and waits for the agent's end.
+    pub fn finish(mut self, console: &Console, answer: Option<Answer>) -> Result<(), UnlockError> {
+        let outcome = self.agent.finish(&mut Speech::new(console, "state-key"), answer);
+        self.agent.stop();
+        outcome
+    }
+}
+
+impl Agent {
+    fn start(program: Program) -> Result<Self, UnlockError> {
+        errand::confine(&program);
+        let started =
+            process::start_talking(&program).map_err(|cause| UnlockError::Errand(ErrandError::Start(cause)))?;
+        Ok(Self {
+            program,
+            pid: started.started.pid,
+            input: Some(started.input),
+            answers: started.answers,
+            output: Some(started.started.output),
+            ended: None,
+            end: Instant::now() + LIMIT,
+        })
+    }
+
+    fn report(&mut self, speech: &mut Speech<'_>) -> Result<Report, UnlockError> {
+        let mut text = Zeroizing::new(Vec::with_capacity(MAX_REPORT));
+        loop {
+            self.look(speech)?;
+            let closed = self.hear(&mut text)?;
+            if text.ends_with(Report::END.as_bytes()) {
+                return std::str::from_utf8(&text).ok().and_then(Report::parse).ok_or(UnlockError::Report);
+            }
+            match self.ended {
+                Some(Ended::Code(code)) if closed => return Err(UnlockError::Failed(code)),
+                Some(Ended::Signal(signal)) => return Err(UnlockError::Errand(ErrandError::Signal(signal))),
+                Some(Ended::Code(_)) | None => {}
+            }
+        }
+    }
+
+    /// Takes what is there of the report; whether there is no more to come.
+    fn hear(&mut self, text: &mut Zeroizing<Vec<u8>>) -> Result<bool, UnlockError> {
+        let mut buffer = Zeroizing::new([0; MAX_REPORT]);
+        match self.answers.read(buffer.as_mut_slice()) {
+            Ok(0) => Ok(true),
+            Ok(length) if text.len() + length <= MAX_REPORT => {
+                text.extend_from_slice(buffer.get(..length).unwrap_or_default());
+                Ok(false)
+            }
+            Ok(_) => Err(UnlockError::Report),
+            Err(cause) if matches!(cause.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(false),
+            Err(cause) => Err(UnlockError::Pipe(cause)),
+        }
+    }
+
+    fn finish(&mut self, speech: &mut Speech<'_>, answer: Option<Answer>) -> Result<(), UnlockError> {
+        let input = self.input.take();
+        if let (Some(mut input), Some(answer)) = (input, answer) {
+            input.write_all(answer.to_text().as_bytes()).map_err(UnlockError::Pipe)?;
+        }
+        loop {
+            match self.ended {
+                Some(Ended::Code(0)) => return Ok(()),
+                Some(Ended::Code(code)) => return Err(UnlockError::Failed(code)),
+                Some(Ended::Signal(signal)) => return Err(UnlockError::Errand(ErrandError::Signal(signal))),
+                None => self.look(speech)?,
+            }
+        }
+    }
+
+    /// Waits a moment for output, shows it, and looks whether the agent ended.
+    fn look(&mut self, speech: &mut Speech<'_>) -> Result<(), UnlockError> {
+        wait_readable(&[self.answers.as_fd()], if self.ended.is_none() { LOOK } else { Duration::ZERO });
+        errand::listen(&mut self.output, speech, Duration::ZERO);
+        if self.ended.is_none() {
+            // Nothing else was started yet: whatever else ends here is an orphan of the agent's.
+            self.ended = process::reap().filter(|(pid, _)| *pid == self.pid).map(|(_, how)| how);
+        }
+        let late = self.ended.is_none() && Instant::now() >= self.end;
+        if late { Err(UnlockError::Errand(ErrandError::TooLong(LIMIT.as_secs()))) } else { Ok(()) }
+    }
+
+    /// Ends what may be left of it.
+    fn stop(&mut self) {
+        if self.ended.is_none() {
+            errand::kill(&self.program, self.pid);
+        }
+        // Gone with its processes; where it is not, it is empty.
+        drop(fs::remove_dir(GROUP));
+    }
+}
+
+/// Extends the cap register, so that no key of the state opens again in this boot. Without a TPM there is none.
+pub fn cap() -> agent_sys::Result<()> {
+    if !agent_sys::tpm::present() {
+        return Ok(());
+    }
+    agent_sys::tpm::extend(CAP_PCR, &Sha256::digest(CAP_EVENT).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CAP_EVENT, CAP_PCR};
+
+    #[test]
+    fn the_cap_is_the_one_that_images_are_approved_with() {
+        assert_eq!(CAP_PCR, u32::from(config_attest::unlock::CAP_PCR));
+        assert_eq!(CAP_EVENT, config_attest::unlock::CAP_EVENT);
+    }
+}

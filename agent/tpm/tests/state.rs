@@ -1,0 +1,286 @@
+//! The state's key on a real software TPM: which boots open it, and what the owner of the hierarchy can't do.
+
+mod support;
+
+use agent_tpm::{Error, SLOT_SIZE, Slot, Tpm, Unlock};
+use config_attest::Digest;
+use config_attest::pcr::{Selection, extended};
+use config_attest::release::Boot;
+use config_attest::unlock::{Approvals, Approver, CAP_EVENT, CAP_PCR, Index, Use};
+use p256::ecdsa::SigningKey;
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use support::Swtpm;
+use zeroize::Zeroizing;
+
+const MEASURED: [u8; 3] = [4, 9, 11];
+
+fn release_key(seed: u8) -> SigningKey {
+    SigningKey::from_slice(&[seed; 32]).expect("a key")
+}
+
+/// An image of `svn` that measures `seed`, approved by the key.
+fn image(key: &SigningKey, svn: u64, seed: u8) -> Unlock {
+    let value = extended(&Digest::ZERO, &Digest([seed; 32]));
+    let boot = |value| Boot {
+        secure_boot: false,
+        pcrs: MEASURED.map(|pcr| (pcr, vec![value])).into_iter().collect(),
+        events: BTreeMap::new(),
+    };
+    let other = extended(&Digest::ZERO, &Digest([0xEE; 32]));
+    let approvals = Approvals::sign(key, svn, &[boot(other), boot(value)]);
+    Unlock { approver: Approver::from(*key.verifying_key()), approvals, svn }
+}
+
+/// Power off and on, and what firmware and stub measure of an image.
+fn boot(swtpm: &mut Swtpm, seed: u8) -> Tpm {
+    swtpm.power_cycle();
+    let tpm = Tpm::open(&swtpm.tcti()).expect("open");
+    for pcr in MEASURED {
+        tpm.extend_pcr(pcr, Digest([seed; 32])).expect("measured");
+    }
+    tpm
+}
+
+fn content(seed: u8) -> Zeroizing<Vec<u8>> {
+    Zeroizing::new((0..u8::try_from(SLOT_SIZE).expect("small")).map(|n| n ^ seed).collect())
+}
+
+fn open(floor: u64, seed: u8) -> Slot {
+    Slot::Open { floor, content: content(seed) }
+}
+
+fn slot(tpm: &Tpm, unlock: &Unlock) -> Slot {
+    tpm.state_slots(unlock).expect("looked").swap_remove(0)
+}
+
+/// Runs one of tpm2-tools, as the owner of the hierarchy on a foreign system would; its output where it succeeded.
+fn tool(swtpm: &Swtpm, line: &str) -> Result<Vec<u8>, String> {
+    let mut words = line.split(' ');
+    let mut command = Command::new(words.next().expect("a program"));
+    command.args(words).env("TPM2TOOLS_TCTI", swtpm.tcti());
+    let output = command.output().expect("tpm2-tools must be in PATH: install the package tpm2-tools");
+    if output.status.success() { Ok(output.stdout) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
+}
+
+/// The digest that we compute is the one that the TPM computes.
+#[test]
+fn the_policies_are_the_tpms_own() {
+    let mut swtpm = Swtpm::blank();
+    let tpm = boot(&mut swtpm, 1);
+    let values = tpm.read_pcrs(Use::State.pcrs()).expect("registers");
+    drop(tpm);
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let pcrs = Use::State.pcrs().iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+    tool(&swtpm, &format!("tpm2_createpolicy --policy-pcr -l sha256:{pcrs} -L {}", path("pcr"))).expect("a policy");
+    assert_eq!(std::fs::read(path("pcr")).expect("read"), Use::State.policy(&values).as_bytes());
+    assert_eq!(Selection::of(Use::State.pcrs()).iter().count(), 6);
+
+    let approver = Approver::from(*release_key(1).verifying_key());
+    std::fs::write(path("name"), approver.public().name().as_bytes()).expect("written");
+    std::fs::write(path("ref"), Use::State.reference(3)).expect("written");
+    let session = path("session");
+    tool(&swtpm, &format!("tpm2_startauthsession -S {session}")).expect("a trial");
+    let line = format!(
+        "tpm2_policyauthorize -S {session} -L {} -i {} -q {} -n {}",
+        path("out"),
+        path("pcr"),
+        path("ref"),
+        path("name")
+    );
+    tool(&swtpm, &line).expect("a policy");
+    assert_eq!(std::fs::read(path("out")).expect("read"), Use::State.auth_policy(&approver, 3).as_bytes());
+}
+
+#[test]
+fn each_image_of_the_release_key_opens_the_state_and_a_foreign_system_does_not() {
+    let mut swtpm = Swtpm::new();
+    let (one, two) = (image(&release_key(1), 3, 1), image(&release_key(1), 4, 2));
+    let tpm = boot(&mut swtpm, 1);
+    assert!(tpm.approved(&one).expect("asked"));
+    assert_eq!(tpm.state_slots(&one).expect("looked"), [Slot::Absent, Slot::Absent]);
+    tpm.write_state_slot(&one, 0, 3, content(7)).expect("written");
+    assert_eq!(tpm.state_slots(&one).expect("looked"), [open(3, 7), Slot::Absent]);
+    drop(tpm);
+    // The next boot, an update, and a boot with Secure Boot switched the other way.
+    for (seed, unlock) in [(1, &one), (2, &two), (0xEE, &two)] {
+        let tpm = boot(&mut swtpm, seed);
+        assert_eq!(slot(&tpm, unlock), open(3, 7), "{seed}");
+        tpm.write_state_slot(unlock, 0, 3, content(7)).expect("written again");
+    }
+    // Another system, with the genuine image's approvals.
+    let tpm = boot(&mut swtpm, 9);
+    assert!(!tpm.approved(&one).expect("asked"));
+    assert_eq!(slot(&tpm, &one), Slot::Closed { floor: 3 });
+    let refused = tpm.write_state_slot(&one, 0, 3, content(8));
+    assert!(matches!(refused, Err(Error::NotApproved)), "{refused:?}");
+    // And with approvals of its own maker's.
+    let own = image(&release_key(2), 3, 9);
+    assert!(tpm.approved(&own).expect("asked"), "the negative control");
+    assert_eq!(slot(&tpm, &own), Slot::Foreign);
+}
+
+#[test]
+fn one_opening_in_a_boot_and_none_after_anything_was_added() {
+    let mut swtpm = Swtpm::new();
+    let unlock = image(&release_key(1), 1, 1);
+    let tpm = boot(&mut swtpm, 1);
+    tpm.write_state_slot(&unlock, 0, 1, content(7)).expect("written");
+    drop(tpm);
+    for (pcr, event) in [(CAP_PCR, Digest::of(CAP_EVENT)), (12, Digest([5; 32])), (13, Digest([5; 32]))] {
+        let tpm = boot(&mut swtpm, 1);
+        assert_eq!(slot(&tpm, &unlock), open(1, 7));
+        tpm.extend_pcr(pcr, event).expect("extended");
+        assert_eq!(slot(&tpm, &unlock), Slot::Closed { floor: 1 }, "PCR {pcr}");
+        assert!(matches!(tpm.write_state_slot(&unlock, 0, 1, content(8)), Err(Error::NotApproved)), "PCR {pcr}");
+    }
+    assert_eq!(slot(&boot(&mut swtpm, 1), &unlock), open(1, 7));
+}
+
+#[test]
+fn an_image_below_the_floor_opens_nothing() {
+    let mut swtpm = Swtpm::new();
+    let (old, new) = (image(&release_key(1), 4, 1), image(&release_key(1), 5, 2));
+    let tpm = boot(&mut swtpm, 2);
+    tpm.write_state_slot(&new, 0, 4, content(7)).expect("written");
+    tpm.write_state_slot(&new, 1, 5, content(7)).expect("raised");
+    tpm.delete_state_slot(0).expect("removed");
+    drop(tpm);
+    let tpm = boot(&mut swtpm, 1);
+    assert_eq!(tpm.state_slots(&old).expect("looked"), [Slot::Absent, Slot::Closed { floor: 5 }]);
+    // A word that the key gave for another floor is no word for this one.
+    let mut lying = old.clone();
+    lying.svn = 5;
+    assert!(matches!(tpm.write_state_slot(&lying, 1, 5, content(8)), Err(Error::NotApproved)));
+    drop(tpm);
+    let tpm = boot(&mut swtpm, 2);
+    assert_eq!(tpm.state_slots(&new).expect("looked"), [Slot::Absent, open(5, 7)]);
+}
+
+/// Approvals lie where anybody can write them.
+#[test]
+fn approvals_that_the_release_key_did_not_sign_are_none() {
+    let mut swtpm = Swtpm::new();
+    let genuine = image(&release_key(1), 1, 1);
+    let tpm = boot(&mut swtpm, 1);
+    tpm.write_state_slot(&genuine, 0, 1, content(7)).expect("written");
+    drop(tpm);
+    let tpm = boot(&mut swtpm, 9);
+    let forged = Unlock { approvals: image(&release_key(2), 1, 9).approvals, ..genuine };
+    assert!(!tpm.approved(&forged).expect("asked"));
+    assert_eq!(slot(&tpm, &forged), Slot::Closed { floor: 1 });
+}
+
+/// The owner of the hierarchy can delete the index. He can't read it, nor write one that is believed: a machine does not
+/// encrypt by a key that he chose, nor open a volume that he made.
+#[test]
+fn the_owner_of_the_hierarchy_deletes_and_plants_in_vain() {
+    let mut swtpm = Swtpm::new();
+    let unlock = image(&release_key(1), 1, 1);
+    let tpm = boot(&mut swtpm, 1);
+    tpm.write_state_slot(&unlock, 0, 1, content(7)).expect("written");
+    drop(tpm);
+    drop(boot(&mut swtpm, 9));
+    let handle = "0x1807072";
+    for access in ["-C o", ""] {
+        let read = tool(&swtpm, format!("tpm2_nvread {handle} {access}").trim_end());
+        assert!(read.is_err(), "the owner reads the state's key: {read:?}");
+    }
+    let dir = tempfile::tempdir().expect("a folder");
+    let (chosen, policy) = (dir.path().join("chosen"), dir.path().join("policy"));
+    std::fs::write(&chosen, &*content(0x66)).expect("written");
+    let index = Index { handle: 0x0180_7072, policy: Use::State.auth_policy(&unlock.approver, 1), size: SLOT_SIZE };
+    std::fs::write(&policy, index.policy.as_bytes()).expect("written");
+    let (chosen, policy) = (chosen.display(), policy.display());
+
+    // An index of our policy that the owner can write, too.
+    tool(&swtpm, &format!("tpm2_nvundefine {handle} -C o")).expect("deleted");
+    let attributes = "ownerwrite|ownerread|policywrite|policyread|no_da";
+    tool(&swtpm, &format!("tpm2_nvdefine {handle} -C o -s 48 -L {policy} -a {attributes}")).expect("planted");
+    tool(&swtpm, &format!("tpm2_nvwrite {handle} -C o -i {chosen}")).expect("written");
+    assert_eq!(
+        tool(&swtpm, &format!("tpm2_nvread {handle} -C o")).expect("read"),
+        *content(0x66),
+        "the negative control"
+    );
+    let tpm = boot(&mut swtpm, 1);
+    assert_eq!(slot(&tpm, &unlock), Slot::Foreign);
+    drop(tpm);
+
+    // An index that is ours in every bit: he can't write it.
+    tool(&swtpm, &format!("tpm2_nvundefine {handle} -C o")).expect("deleted");
+    tool(&swtpm, &format!("tpm2_nvdefine {handle} -C o -s 48 -L {policy} -a policywrite|policyread|no_da"))
+        .expect("made");
+    for access in ["-C o ", ""] {
+        let written = tool(&swtpm, &format!("tpm2_nvwrite {handle} {access}-i {chosen}"));
+        assert!(written.is_err(), "the owner writes the state's key");
+    }
+    let tpm = boot(&mut swtpm, 1);
+    assert_eq!(slot(&tpm, &unlock), Slot::Unwritten { floor: 1 });
+    // What he left is used or replaced, and then it is the machine's own.
+    tpm.write_state_slot(&unlock, 0, 1, content(8)).expect("written");
+    assert_eq!(slot(&tpm, &unlock), open(1, 8));
+    tpm.delete_state_slot(0).expect("removed");
+    tpm.delete_state_slot(0).expect("removing what is absent is no error");
+}
+
+/// Copies what goes over the wires between here and a TPM.
+fn tapped(port: u16) -> (String, Arc<Mutex<Vec<u8>>>) {
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let (first, second) = loop {
+        let first = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = first.local_addr().expect("an address").port();
+        if let Some(Ok(second)) = port.checked_add(1).map(|port| TcpListener::bind(("127.0.0.1", port))) {
+            break (first, second);
+        }
+    };
+    let own = first.local_addr().expect("an address").port();
+    for (listener, to) in [(first, port), (second, port + 1)] {
+        let heard = Arc::clone(&heard);
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let server = TcpStream::connect(("127.0.0.1", to)).expect("the TPM");
+                let back = (server.try_clone().expect("a socket"), client.try_clone().expect("a socket"));
+                for (from, to) in [(client, server), back] {
+                    let heard = Arc::clone(&heard);
+                    std::thread::spawn(move || copy(from, to, &heard));
+                }
+            }
+        });
+    }
+    (format!("swtpm:host=127.0.0.1,port={own}"), heard)
+}
+
+fn copy(mut from: TcpStream, mut to: TcpStream, heard: &Mutex<Vec<u8>>) {
+    let mut buffer = [0; 4096];
+    while let Ok(length) = from.read(&mut buffer) {
+        if length == 0 || to.write_all(&buffer[..length]).is_err() {
+            break;
+        }
+        heard.lock().expect("not poisoned").extend(&buffer[..length]);
+    }
+    to.shutdown(std::net::Shutdown::Both).ok();
+}
+
+#[test]
+fn a_listener_on_the_bus_does_not_hear_the_key() {
+    let mut swtpm = Swtpm::new();
+    let unlock = image(&release_key(1), 1, 1);
+    drop(boot(&mut swtpm, 1));
+    let tcti = swtpm.tcti();
+    let port = tcti.rsplit('=').next().and_then(|port| port.parse().ok()).expect("a port");
+    let (tcti, heard) = tapped(port);
+    let tpm = Tpm::open(&tcti).expect("open");
+    tpm.write_state_slot(&unlock, 0, 1, content(7)).expect("written");
+    assert_eq!(slot(&tpm, &unlock), open(1, 7));
+    let registers = tpm.read_pcrs(&[4]).expect("read");
+    drop(tpm);
+    let heard = heard.lock().expect("not poisoned");
+    let in_the_clear = |bytes: &[u8]| heard.windows(bytes.len()).any(|window| window == bytes);
+    assert!(in_the_clear(registers[&4].as_bytes()), "the negative control: what is not secret is heard");
+    assert!(!content(7).chunks(8).any(in_the_clear), "a part of the key went over the bus in the clear");
+}

@@ -1,0 +1,285 @@
+//! When a volume is believed, and how it moves from one generation to the next.
+//!
+//! Two things are kept: a header on the disk, which an attacker may write, and a key with a generation in the TPM, which a
+//! boot that the release key approved alone may write. Each boot writes the header of the next generation first and the
+//! TPM second, so that the disk is at most one ahead: whatever is older than the TPM is a copy of the past.
+//!
+//! Guarantees: [`Opening::Opened`] has a key that an approved boot made, for a header that is not older than the last boot that
+//! opened it. A cut after any write leaves a volume that opens, or, while one is made, one that is made again. What this can't
+//! tell: a copy of the disk that was taken and put back within one generation, or of a part of the volume behind its header.
+
+use crate::header::{self, Header, HeaderError, VolumeKey, WrappingKey};
+use crate::kept::Kept;
+use crate::reason::Reason;
+use std::error::Error;
+use std::fmt;
+
+/// The header's place on the disk; see [`header::COPIES`].
+pub trait Disk {
+    /// Reads a copy.
+    fn read(&mut self, copy: usize) -> Result<Vec<u8>, std::io::Error>;
+    /// Writes a copy, and returns when it is on the medium.
+    fn write(&mut self, copy: usize, bytes: &[u8]) -> Result<(), std::io::Error>;
+}
+
+/// The slots of a TPM.
+pub trait Store {
+    /// Why the TPM failed.
+    type Error: Error + Send + Sync + 'static;
+    /// What each slot holds.
+    fn slots(&mut self) -> Result<Vec<Found>, Self::Error>;
+    /// Writes a slot for images from `floor` on; whatever was there is gone.
+    fn write(&mut self, slot: usize, floor: u64, kept: &Kept) -> Result<(), Self::Error>;
+    /// Empties a slot.
+    fn delete(&mut self, slot: usize) -> Result<(), Self::Error>;
+}
+
+/// What was found in a slot of the TPM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Found {
+    /// Nothing.
+    Absent,
+    /// Something that somebody else made, or that cannot be understood.
+    Foreign,
+    /// A key for images of another floor.
+    Closed(u64),
+    /// A place for a key, without one.
+    Unwritten,
+    /// The key, with its floor.
+    Open(u64, Kept),
+}
+
+/// A failure of disk or TPM. It says nothing of the state: trying again may end otherwise.
+#[derive(Debug, thiserror::Error)]
+pub enum Fault<E: Error + 'static> {
+    /// The disk failed.
+    #[error("the state's header can't be read or written")]
+    Disk(#[source] std::io::Error),
+    /// The TPM failed.
+    #[error("the TPM can't be asked for the state's key")]
+    Store(#[source] E),
+    /// The header can't be made.
+    #[error("the state's header can't be made")]
+    Header(#[source] HeaderError),
+}
+
+/// What came of looking.
+#[derive(Debug)]
+pub enum Opening {
+    /// The volume opens.
+    Opened(Box<Open>),
+    /// It doesn't.
+    Closed(Closed),
+}
+
+/// A volume that opened.
+pub struct Open {
+    /// Its key.
+    pub volume: VolumeKey,
+    /// What the TPM keeps.
+    pub kept: Kept,
+    /// The lowest security version of images that open it.
+    pub floor: u64,
+    header: Header,
+    copy: usize,
+    slot: usize,
+}
+
+impl fmt::Debug for Open {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let generation = self.header.generation;
+        f.debug_struct("Open").field("generation", &generation).field("floor", &self.floor).finish_non_exhaustive()
+    }
+}
+
+/// A volume that did not open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Closed {
+    /// Why.
+    pub reason: Reason,
+    /// How often the state was made anew before, as far as the TPM tells.
+    pub renewals: u32,
+}
+
+/// Looks for a volume that can be believed. `fresh` says that the partition was made just now, or was never finished.
+///
+/// Errors: a disk or TPM that failed; nothing follows from that about the state.
+pub fn open<S: Store>(disk: &mut impl Disk, store: &mut S, fresh: bool) -> Result<Opening, Fault<S::Error>> {
+    let slots = store.slots().map_err(Fault::Store)?;
+    let renewals = slots.iter().filter_map(|slot| kept(slot).map(|(_, kept)| kept.renewals)).max().unwrap_or(0);
+    let closed = |reason| Ok(Opening::Closed(Closed { reason, renewals }));
+    if fresh {
+        let first = slots.iter().all(|slot| *slot == Found::Absent);
+        return closed(if first { Reason::FirstStart } else { Reason::PartitionGone });
+    }
+    let (headers, damaged) = headers(disk).map_err(Fault::Disk)?;
+    if headers.is_empty() {
+        return closed(if damaged { Reason::Damaged } else { Reason::NoHeader });
+    }
+    let mut best: Option<Open> = None;
+    let mut older = false;
+    for (slot, found) in slots.iter().enumerate() {
+        let Some((floor, kept)) = kept(found) else { continue };
+        for (copy, header) in &headers {
+            let Some(volume) = header.open(&kept.key) else { continue };
+            if header.generation != kept.generation && Some(header.generation) != kept.generation.checked_add(1) {
+                older = true;
+                continue;
+            }
+            let newer = |best: &Open| {
+                (floor, kept.generation, header.generation) > (best.floor, best.kept.generation, best.header.generation)
+            };
+            if best.as_ref().is_none_or(newer) {
+                let (kept, header) = (kept.clone(), header.clone());
+                best = Some(Open { volume, kept, floor, header, copy: *copy, slot });
+            }
+        }
+    }
+    match best {
+        Some(open) => Ok(Opening::Opened(Box::new(open))),
+        None if older => closed(Reason::OlderCopy),
+        None => closed(why(&slots)),
+    }
+}
+
+/// The copies that are headers, and whether one is marked as of a damaged volume.
+fn headers(disk: &mut impl Disk) -> Result<(Vec<(usize, Header)>, bool), std::io::Error> {
+    let (mut headers, mut damaged) = (Vec::new(), false);
+    for copy in 0..header::COPIES.len() {
+        let bytes = disk.read(copy)?;
+        damaged |= bytes.starts_with(header::DAMAGED);
+        headers.extend(Header::parse(&bytes).ok().map(|found| (copy, found)));
+    }
+    Ok((headers, damaged))
+}
+
+fn kept(found: &Found) -> Option<(u64, &Kept)> {
+    match found {
+        Found::Open(floor, kept) => Some((*floor, kept)),
+        Found::Absent | Found::Foreign | Found::Closed(_) | Found::Unwritten => None,
+    }
+}
+
+/// Why no header opened, by what the TPM has.
+fn why(slots: &[Found]) -> Reason {
+    let any = |wanted: fn(&Found) -> bool| slots.iter().any(wanted);
+    let floor = |slot: &Found| if let Found::Closed(floor) = slot { Some(*floor) } else { None };
+    if any(|slot| kept(slot).is_some()) {
+        Reason::OtherKey
+    } else if let Some(floor) = slots.iter().filter_map(floor).max() {
+        Reason::Floor(floor)
+    } else if any(|slot| *slot == Found::Foreign) {
+        Reason::ForeignIndex
+    } else {
+        Reason::NoKey
+    }
+}
+
+impl Open {
+    /// The generation of the header that opened.
+    pub fn generation(&self) -> u64 {
+        self.header.generation
+    }
+
+    /// Moves to the next generation: the header, then the TPM; and raises the floor where `floor` is higher. Afterwards the
+    /// TPM has one key.
+    pub fn advance<S: Store>(
+        mut self,
+        disk: &mut impl Disk,
+        store: &mut S,
+        floor: u64,
+    ) -> Result<Self, Fault<S::Error>> {
+        let generation = self.header.generation.max(self.kept.generation).saturating_add(1);
+        self.header = self.header.renewed(generation, &self.volume, &self.kept.key).map_err(Fault::Header)?;
+        self.copy = other(self.copy, header::COPIES.len());
+        disk.write(self.copy, &self.header.to_bytes()).map_err(Fault::Disk)?;
+        self.kept.generation = generation;
+        if floor > self.floor {
+            self.floor = floor;
+            self.slot = other(self.slot, 2);
+        }
+        store.write(self.slot, self.floor, &self.kept).map_err(Fault::Store)?;
+        store.delete(other(self.slot, 2)).map_err(Fault::Store)?;
+        Ok(self)
+    }
+}
+
+fn other(index: usize, of: usize) -> usize {
+    (index + 1) % of
+}
+
+/// A volume that was made now.
+pub struct Made {
+    /// Its key.
+    pub volume: VolumeKey,
+    /// The key of its recovery slot. It is nowhere but here.
+    pub recovery: WrappingKey,
+    /// How often the state was made anew, this time included.
+    pub renewals: u32,
+}
+
+impl fmt::Debug for Made {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Made").field("renewals", &self.renewals).finish_non_exhaustive()
+    }
+}
+
+/// Makes a new volume for images from `floor` on in the place of what did not open: both copies of the header, then the TPM.
+pub fn make<S: Store>(
+    disk: &mut impl Disk,
+    store: &mut S,
+    floor: u64,
+    closed: Closed,
+) -> Result<Made, Fault<S::Error>> {
+    let renewals = if closed.reason == Reason::FirstStart { 0 } else { closed.renewals.saturating_add(1) };
+    let volume = header::random_volume_key().map_err(Fault::Header)?;
+    let recovery = header::random_key().map_err(Fault::Header)?;
+    let kept = Kept::random(renewals).map_err(Fault::Header)?;
+    let header = Header::seal(kept.generation, &volume, &kept.key, Some(&recovery)).map_err(Fault::Header)?;
+    keep(disk, store, floor, &header, &kept)?;
+    Ok(Made { volume, recovery, renewals })
+}
+
+/// Opens a volume by its recovery key and binds it to this TPM; none where the key opens no copy of the header.
+pub fn rebind<S: Store>(
+    disk: &mut impl Disk,
+    store: &mut S,
+    floor: u64,
+    recovery: &WrappingKey,
+    renewals: u32,
+) -> Result<Option<VolumeKey>, Fault<S::Error>> {
+    let mut best: Option<(Header, VolumeKey)> = None;
+    for copy in 0..header::COPIES.len() {
+        let Ok(header) = Header::parse(&disk.read(copy).map_err(Fault::Disk)?) else { continue };
+        let Some(volume) = header.recover(recovery) else { continue };
+        if best.as_ref().is_none_or(|(best, _)| header.generation > best.generation) {
+            best = Some((header, volume));
+        }
+    }
+    let Some((old, volume)) = best else { return Ok(None) };
+    let kept = Kept { generation: old.generation.saturating_add(1), ..Kept::random(renewals).map_err(Fault::Header)? };
+    let header = old.renewed(kept.generation, &volume, &kept.key).map_err(Fault::Header)?;
+    keep(disk, store, floor, &header, &kept)?;
+    Ok(Some(volume))
+}
+
+/// Writes the header twice and the TPM once, into the slot that no key is in, if there is one.
+fn keep<S: Store>(
+    disk: &mut impl Disk,
+    store: &mut S,
+    floor: u64,
+    header: &Header,
+    kept: &Kept,
+) -> Result<(), Fault<S::Error>> {
+    for copy in 0..header::COPIES.len() {
+        disk.write(copy, &header.to_bytes()).map_err(Fault::Disk)?;
+    }
+    let slots = store.slots().map_err(Fault::Store)?;
+    let slot = slots.iter().position(|slot| self::kept(slot).is_none()).unwrap_or(0);
+    store.write(slot, floor, kept).map_err(Fault::Store)?;
+    store.delete(other(slot, 2)).map_err(Fault::Store)
+}
+
+#[cfg(test)]
+#[path = "engine_tests.rs"]
+mod tests;

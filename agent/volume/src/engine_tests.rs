@@ -1,0 +1,243 @@
+//! The engine against a disk and a TPM in memory, with the power cut after each write.
+
+use super::*;
+use proptest::prelude::*;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// A machine's disk and TPM, and how many writes it has power for.
+#[derive(Debug, Clone)]
+struct State {
+    copies: [Vec<u8>; 2],
+    slots: [Found; 2],
+    writes: usize,
+    /// The version of the running image: slots above it are closed.
+    svn: u64,
+}
+
+#[derive(Debug, Clone)]
+struct Machine(Rc<RefCell<State>>);
+
+#[derive(Debug, thiserror::Error)]
+#[error("the power is off")]
+struct Off;
+
+impl Machine {
+    fn new() -> Self {
+        let copies = [vec![0; header::SIZE], vec![0; header::SIZE]];
+        let slots = [Found::Absent, Found::Absent];
+        Self(Rc::new(RefCell::new(State { copies, slots, writes: usize::MAX, svn: 5 })))
+    }
+
+    /// With a finished state.
+    fn made() -> (Self, VolumeKey) {
+        let machine = Self::new();
+        let Opening::Closed(closed) = machine.look(true).unwrap() else { panic!("a state from nowhere") };
+        assert_eq!(closed, Closed { reason: Reason::FirstStart, renewals: 0 });
+        let volume = machine.make(closed).unwrap().volume;
+        (machine, volume)
+    }
+
+    fn copy(&self) -> Self {
+        Self(Rc::new(RefCell::new(self.0.borrow().clone())))
+    }
+
+    fn spend(&self) -> Result<(), Off> {
+        let left = self.0.borrow().writes.checked_sub(1).ok_or(Off)?;
+        self.0.borrow_mut().writes = left;
+        Ok(())
+    }
+
+    fn with_power(&self, writes: usize) -> &Self {
+        self.0.borrow_mut().writes = writes;
+        self
+    }
+
+    fn look(&self, fresh: bool) -> Result<Opening, Fault<Off>> {
+        open(&mut self.clone(), &mut self.clone(), fresh)
+    }
+
+    fn make(&self, closed: Closed) -> Result<Made, Fault<Off>> {
+        make(&mut self.clone(), &mut self.clone(), self.0.borrow().svn, closed)
+    }
+
+    fn opened(&self) -> Open {
+        match self.look(false).unwrap() {
+            Opening::Opened(open) => *open,
+            Opening::Closed(closed) => panic!("{closed:?}"),
+        }
+    }
+
+    fn reason(&self) -> Reason {
+        match self.look(false).unwrap() {
+            Opening::Closed(closed) => closed.reason,
+            Opening::Opened(open) => panic!("{open:?} opened"),
+        }
+    }
+
+    /// A boot: the volume's key, and the next generation.
+    fn boot(&self, floor: u64) -> VolumeKey {
+        let open = self.opened();
+        let volume = open.volume.clone();
+        open.advance(&mut self.clone(), &mut self.clone(), floor).unwrap();
+        volume
+    }
+
+    fn copies(&self) -> [Vec<u8>; 2] {
+        self.0.borrow().copies.clone()
+    }
+}
+
+impl Disk for Machine {
+    fn read(&mut self, copy: usize) -> Result<Vec<u8>, std::io::Error> {
+        Ok(self.0.borrow().copies[copy].clone())
+    }
+
+    fn write(&mut self, copy: usize, bytes: &[u8]) -> Result<(), std::io::Error> {
+        self.spend().map_err(std::io::Error::other)?;
+        self.0.borrow_mut().copies[copy] = bytes.to_vec();
+        Ok(())
+    }
+}
+
+impl Store for Machine {
+    type Error = Off;
+
+    fn slots(&mut self) -> Result<Vec<Found>, Off> {
+        let state = self.0.borrow();
+        let seen = |slot: &Found| {
+            let above = kept(slot).map(|(floor, _)| floor).filter(|floor| *floor > state.svn);
+            above.map_or_else(|| slot.clone(), Found::Closed)
+        };
+        Ok(state.slots.iter().map(seen).collect())
+    }
+
+    fn write(&mut self, slot: usize, floor: u64, kept: &Kept) -> Result<(), Off> {
+        self.spend()?;
+        self.0.borrow_mut().slots[slot] = Found::Open(floor, kept.clone());
+        Ok(())
+    }
+
+    fn delete(&mut self, slot: usize) -> Result<(), Off> {
+        self.spend()?;
+        self.0.borrow_mut().slots[slot] = Found::Absent;
+        Ok(())
+    }
+}
+
+#[test]
+fn a_state_opens_in_each_boot_and_an_older_copy_of_the_disk_never() {
+    let (machine, volume) = Machine::made();
+    let mut past = Vec::new();
+    for _ in 0..4 {
+        past.push(machine.copies());
+        assert_eq!(machine.boot(0), volume);
+    }
+    let now = machine.copies();
+    for copies in past {
+        machine.0.borrow_mut().copies = copies;
+        assert_eq!(machine.reason(), Reason::OlderCopy);
+    }
+    machine.0.borrow_mut().copies = now;
+    assert_eq!(machine.boot(0), volume, "the negative control");
+}
+
+#[test]
+fn what_another_key_made_is_not_believed() {
+    let (machine, _) = Machine::made();
+    let (other, _) = Machine::made();
+    let (own, foreign) = (machine.copies(), other.copies());
+    machine.0.borrow_mut().copies = foreign;
+    assert_eq!(machine.reason(), Reason::OtherKey, "another machine's disk");
+    machine.0.borrow_mut().copies = [vec![0; header::SIZE], vec![0x53; header::SIZE]];
+    assert_eq!(machine.reason(), Reason::NoHeader, "a plain partition");
+    machine.0.borrow_mut().copies = own;
+    let slots = machine.0.borrow().slots.clone();
+    for (found, reason) in [
+        (Found::Absent, Reason::NoKey),
+        (Found::Unwritten, Reason::NoKey),
+        (Found::Foreign, Reason::ForeignIndex),
+        (Found::Closed(9), Reason::Floor(9)),
+    ] {
+        machine.0.borrow_mut().slots = [found, Found::Absent];
+        assert_eq!(machine.reason(), reason);
+    }
+    machine.0.borrow_mut().slots = slots;
+    machine.opened();
+}
+
+#[test]
+fn a_partition_that_went_is_told_from_a_first_start() {
+    let (machine, old) = Machine::made();
+    machine.0.borrow_mut().copies = Machine::new().copies();
+    let Opening::Closed(closed) = machine.look(true).unwrap() else { panic!("a state from nowhere") };
+    assert_eq!(closed, Closed { reason: Reason::PartitionGone, renewals: 0 });
+    let made = machine.make(closed).unwrap();
+    assert_eq!(made.renewals, 1);
+    assert_ne!(made.volume, old);
+    assert_eq!((machine.boot(0), machine.opened().kept.renewals), (made.volume, 1));
+}
+
+#[test]
+fn a_raised_floor_shuts_out_older_images_for_good() {
+    let (machine, volume) = Machine::made();
+    machine.0.borrow_mut().svn = 7;
+    assert_eq!(machine.boot(0), volume, "a newer image, not admitted yet");
+    machine.0.borrow_mut().svn = 5;
+    assert_eq!(machine.boot(0), volume, "so that the older one may come back");
+    machine.0.borrow_mut().svn = 7;
+    assert_eq!(machine.boot(7), volume);
+    assert_eq!(machine.boot(3), volume, "a floor never sinks");
+    machine.0.borrow_mut().svn = 5;
+    assert_eq!(machine.reason(), Reason::Floor(7));
+    machine.0.borrow_mut().svn = 7;
+    assert_eq!(machine.opened().floor, 7);
+}
+
+#[test]
+fn the_recovery_key_binds_a_volume_to_another_tpm() {
+    let machine = Machine::new();
+    let made = machine.make(Closed { reason: Reason::FirstStart, renewals: 0 }).unwrap();
+    machine.boot(0);
+    machine.0.borrow_mut().slots = [Found::Absent, Found::Foreign];
+    assert_eq!(machine.reason(), Reason::ForeignIndex);
+    let wrong = header::random_key().unwrap();
+    let bind = |key| rebind(&mut machine.clone(), &mut machine.clone(), 5, key, 0).unwrap();
+    assert_eq!(bind(&wrong), None);
+    assert_eq!(bind(&made.recovery), Some(made.volume.clone()));
+    assert_eq!(machine.boot(0), made.volume);
+    machine.0.borrow_mut().slots = [Found::Absent, Found::Absent];
+    assert_eq!(bind(&made.recovery), Some(made.volume), "and once more");
+}
+
+proptest! {
+    /// Whenever the power goes, the volume opens afterwards with the key that it has, in boots with and without a raise.
+    #[test]
+    fn a_cut_at_any_write_of_any_boot_loses_nothing(boots in prop::collection::vec((0_usize..6, 0_u64..6), 1..12)) {
+        let (machine, volume) = Machine::made();
+        for (writes, floor) in boots {
+            let open = machine.opened();
+            prop_assert_eq!(&open.volume, &volume);
+            let cut = machine.with_power(writes);
+            // It fails where the power did not last.
+            open.advance(&mut cut.clone(), &mut cut.clone(), floor).ok();
+            machine.with_power(usize::MAX);
+        }
+        prop_assert_eq!(machine.boot(0), volume);
+    }
+
+    /// A renewal that was cut is either not begun, or done, or begun anew; never is something else believed.
+    #[test]
+    fn a_cut_renewal_is_made_again_or_done(writes in 0_usize..6) {
+        let (machine, old) = Machine::made();
+        let before = machine.copy();
+        let closed = Closed { reason: Reason::Damaged, renewals: 0 };
+        let made = machine.with_power(writes).make(closed);
+        machine.with_power(usize::MAX);
+        match machine.look(false).unwrap() {
+            Opening::Opened(open) if open.volume == old => prop_assert_eq!(machine.copies()[1].clone(), before.copies()[1].clone()),
+            Opening::Opened(open) => if let Ok(made) = made { prop_assert_eq!(&open.volume, &made.volume); },
+            Opening::Closed(closed) => prop_assert!(made.is_err() && closed.reason == Reason::OtherKey, "{:?}", closed),
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! The volume's header: 4096 bytes at the start of the partition, twice.
+//!
+//! Layout, numbers big-endian: 16 bytes magic and version, u64 generation, u64 offset of the data in bytes, u8 whether there
+//! is a recovery slot, the recovery slot (zeros where there is none), the key slot, zeros. A slot is a nonce of 12 bytes and
+//! the volume key of 64 bytes, encrypted by AES-256-GCM, with its tag of 16. The recovery slot authenticates magic and
+//! offset, as it outlives generations; the key slot authenticates all that lies before it.
+
+use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use ring::rand::{SecureRandom as _, SystemRandom};
+use zeroize::Zeroizing;
+
+/// Bytes of a copy of the header.
+pub const SIZE: usize = 4096;
+/// Where the copies lie, in bytes from the partition's start. They take turns, so that a cut spoils one at most.
+pub const COPIES: [u64; 2] = [0, 64 << 10];
+/// Where the data begins, in bytes from the partition's start.
+pub const DATA_OFFSET: u64 = 1 << 20;
+/// Where the master's recovery copy lies once more, readable by anybody and of use to the holder of the admin's key alone: the
+/// one in the state can't be read where the TPM is gone. Twice, written one after the other; text, then zeros.
+pub const RECOVERY_COPIES: [u64; 2] = [128 << 10, 512 << 10];
+/// Most bytes of it.
+pub const MAX_RECOVERY: usize = 256 << 10;
+/// Bytes of a volume key: two keys of AES-256, for XTS.
+pub const VOLUME_KEY: usize = 64;
+/// Bytes of a key that wraps it.
+pub const WRAPPING_KEY: usize = 32;
+
+/// What init writes in the place of a header when a volume opened and its file system is damaged: the next boot makes the
+/// volume anew. Who writes it without being init has destroyed the volume, as by any other bytes.
+pub const DAMAGED: &[u8; 16] = b"PRATIQUE DAMAGED";
+
+const MAGIC: &[u8; 16] = b"PRATIQUE STATE\0\x01";
+const TAG: usize = 16;
+const SLOT: usize = NONCE_LEN + VOLUME_KEY + TAG;
+const HEAD: usize = 16 + 8 + 8;
+const RECOVERY_AT: usize = HEAD + 1;
+const KEY_AT: usize = RECOVERY_AT + SLOT;
+const END: usize = KEY_AT + SLOT;
+
+/// The key that encrypts the volume.
+pub type VolumeKey = Zeroizing<[u8; VOLUME_KEY]>;
+/// A key that wraps a volume key.
+pub type WrappingKey = Zeroizing<[u8; WRAPPING_KEY]>;
+
+/// Why bytes are no header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum HeaderError {
+    /// Another magic, or another version.
+    #[error("there is no header of an encrypted state")]
+    Absent,
+    /// A field that no header of ours has; the text names it.
+    #[error("the header's {0} is wrong")]
+    Malformed(&'static str),
+    /// The system gives no random bytes, or the cipher failed.
+    #[error("the header cannot be encrypted")]
+    Encrypt,
+}
+
+/// A header, taken apart. Nothing of it is believed before a slot opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Header {
+    /// Counts the boots that opened the volume.
+    pub generation: u64,
+    recovery: Option<[u8; SLOT]>,
+    key: [u8; SLOT],
+}
+
+/// 32 random bytes.
+pub fn random_key() -> Result<WrappingKey, HeaderError> {
+    random()
+}
+
+/// A new volume's key.
+pub fn random_volume_key() -> Result<VolumeKey, HeaderError> {
+    random()
+}
+
+fn random<const N: usize>() -> Result<Zeroizing<[u8; N]>, HeaderError> {
+    let mut bytes = Zeroizing::new([0; N]);
+    SystemRandom::new().fill(bytes.as_mut_slice()).map_err(|_unspecified| HeaderError::Encrypt)?;
+    Ok(bytes)
+}
+
+impl Header {
+    /// A header by which `wrapping` opens the volume, and `recovery`, too, where it is given.
+    pub fn seal(
+        generation: u64,
+        volume: &VolumeKey,
+        wrapping: &WrappingKey,
+        recovery: Option<&WrappingKey>,
+    ) -> Result<Self, HeaderError> {
+        let recovery = recovery.map(|key| seal(key, &recovery_head(), volume)).transpose()?;
+        Self { generation, recovery, key: [0; SLOT] }.with_key(volume, wrapping)
+    }
+
+    /// The same volume in another generation, or under another key; the recovery slot stays.
+    pub fn renewed(&self, generation: u64, volume: &VolumeKey, wrapping: &WrappingKey) -> Result<Self, HeaderError> {
+        Self { generation, ..self.clone() }.with_key(volume, wrapping)
+    }
+
+    fn with_key(mut self, volume: &VolumeKey, wrapping: &WrappingKey) -> Result<Self, HeaderError> {
+        self.key = seal(wrapping, &self.head(), volume)?;
+        Ok(self)
+    }
+
+    /// The volume key, where `wrapping` is the key of this header and no byte of it was changed.
+    pub fn open(&self, wrapping: &WrappingKey) -> Option<VolumeKey> {
+        open(wrapping, &self.head(), &self.key)
+    }
+
+    /// The volume key by the recovery key.
+    pub fn recover(&self, recovery: &WrappingKey) -> Option<VolumeKey> {
+        open(recovery, &recovery_head(), self.recovery.as_ref()?)
+    }
+
+    fn head(&self) -> Vec<u8> {
+        let mut head = MAGIC.to_vec();
+        head.extend(self.generation.to_be_bytes());
+        head.extend(DATA_OFFSET.to_be_bytes());
+        head.push(u8::from(self.recovery.is_some()));
+        head.extend(self.recovery.unwrap_or([0; SLOT]));
+        head
+    }
+
+    /// [`SIZE`] bytes for the disk.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut out = self.head();
+        out.extend(self.key);
+        out.resize(SIZE, 0);
+        out
+    }
+
+    /// Reads a copy; any bytes may come.
+    pub fn parse(bytes: &[u8]) -> Result<Self, HeaderError> {
+        let malformed = HeaderError::Malformed;
+        let Some(rest) = bytes.strip_prefix(MAGIC) else { return Err(HeaderError::Absent) };
+        let (generation, rest) = rest.split_first_chunk::<8>().ok_or(malformed("length"))?;
+        let (offset, rest) = rest.split_first_chunk::<8>().ok_or(malformed("length"))?;
+        if u64::from_be_bytes(*offset) != DATA_OFFSET {
+            return Err(malformed("offset of the data"));
+        }
+        let (present, rest) = rest.split_first().ok_or(malformed("length"))?;
+        let (recovery, rest) = rest.split_first_chunk::<SLOT>().ok_or(malformed("length"))?;
+        let (key, rest) = rest.split_first_chunk::<SLOT>().ok_or(malformed("length"))?;
+        let recovery = match present {
+            0 if *recovery == [0; SLOT] => None,
+            1 => Some(*recovery),
+            _ => return Err(malformed("recovery slot")),
+        };
+        if rest.len() != SIZE - END || rest.iter().any(|byte| *byte != 0) {
+            return Err(malformed("end"));
+        }
+        Ok(Self { generation: u64::from_be_bytes(*generation), recovery, key: *key })
+    }
+}
+
+/// What the recovery slot authenticates.
+fn recovery_head() -> Vec<u8> {
+    [&MAGIC[..], &DATA_OFFSET.to_be_bytes()].concat()
+}
+
+fn cipher(key: &WrappingKey) -> Option<LessSafeKey> {
+    UnboundKey::new(&AES_256_GCM, key.as_slice()).ok().map(LessSafeKey::new)
+}
+
+fn seal(key: &WrappingKey, head: &[u8], volume: &VolumeKey) -> Result<[u8; SLOT], HeaderError> {
+    let nonce = *random::<NONCE_LEN>()?;
+    let mut slot = Zeroizing::new([0; SLOT]);
+    let (start, rest) = slot.split_at_mut(NONCE_LEN);
+    let (text, tag) = rest.split_at_mut(VOLUME_KEY);
+    start.copy_from_slice(&nonce);
+    text.copy_from_slice(volume.as_slice());
+    let cipher = cipher(key).ok_or(HeaderError::Encrypt)?;
+    let made = cipher
+        .seal_in_place_separate_tag(Nonce::assume_unique_for_key(nonce), Aad::from(head), text)
+        .map_err(|_unspecified| HeaderError::Encrypt)?;
+    tag.copy_from_slice(made.as_ref());
+    Ok(*slot)
+}
+
+fn open(key: &WrappingKey, head: &[u8], slot: &[u8; SLOT]) -> Option<VolumeKey> {
+    let (nonce, sealed) = slot.split_first_chunk::<NONCE_LEN>()?;
+    let mut text = Zeroizing::new(sealed.to_vec());
+    let plain = cipher(key)?.open_in_place(Nonce::assume_unique_for_key(*nonce), Aad::from(head), &mut text).ok()?;
+    let mut volume = Zeroizing::new([0; VOLUME_KEY]);
+    volume.copy_from_slice(plain.get(..VOLUME_KEY)?);
+    Some(volume)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn keys() -> (VolumeKey, WrappingKey, WrappingKey) {
+        (random_volume_key().unwrap(), random_key().unwrap(), random_key().unwrap())
+    }
+
+    #[test]
+    fn either_key_opens_the_volume_and_no_other() {
+        let (volume, wrapping, recovery) = keys();
+        let header = Header::seal(7, &volume, &wrapping, Some(&recovery)).unwrap();
+        let read = Header::parse(&header.to_bytes()).unwrap();
+        assert_eq!(read, header);
+        assert_eq!(read.open(&wrapping), Some(volume.clone()));
+        assert_eq!(read.recover(&recovery), Some(volume.clone()));
+        assert_eq!((read.open(&recovery), read.recover(&wrapping)), (None, None));
+        let later = read.renewed(8, &volume, &wrapping).unwrap();
+        assert_eq!((later.open(&wrapping), later.recover(&recovery)), (Some(volume.clone()), Some(volume)));
+        let without = Header::seal(7, &keys().0, &wrapping, None).unwrap();
+        assert_eq!(Header::parse(&without.to_bytes()).unwrap().recover(&recovery), None);
+    }
+
+    /// Generation, offset, recovery slot: what was changed does not open, or is no header any more.
+    #[test]
+    fn no_byte_of_a_header_can_be_changed() {
+        let (volume, wrapping, recovery) = keys();
+        let good = Header::seal(7, &volume, &wrapping, Some(&recovery)).unwrap().to_bytes();
+        for at in 0..SIZE {
+            let mut bad = good.clone();
+            bad[at] ^= 1;
+            let opened = Header::parse(&bad).ok().and_then(|header| header.open(&wrapping));
+            assert_eq!(opened, None, "byte {at}");
+        }
+        for length in [0, 16, 31, END, SIZE - 1] {
+            assert!(Header::parse(&good[..length]).is_err(), "{length} bytes");
+        }
+    }
+
+    #[test]
+    fn the_key_is_not_in_the_clear_and_never_twice_the_same() {
+        let (volume, wrapping, _) = keys();
+        let [one, two] = [(); 2].map(|()| Header::seal(1, &volume, &wrapping, None).unwrap().to_bytes());
+        assert_ne!(one, two);
+        assert!(!one.windows(16).any(|window| volume.windows(16).any(|part| part == window)));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_survived(mut bytes in prop::collection::vec(any::<u8>(), 0..SIZE + 4), ours in any::<bool>()) {
+            if ours && bytes.len() >= HEAD {
+                bytes[..16].copy_from_slice(MAGIC);
+                bytes[24..32].copy_from_slice(&DATA_OFFSET.to_be_bytes());
+                bytes.resize(SIZE, 0);
+                bytes[END..].fill(0);
+            }
+            if let Ok(header) = Header::parse(&bytes) {
+                prop_assert_eq!(header.to_bytes(), bytes);
+                prop_assert_eq!(header.open(&Zeroizing::new([7; 32])), None);
+            }
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Why a state was not opened: one word for machines, one sentence for people.
+
+use std::fmt;
+
+/// Why there is no state that can be believed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// Neither disk nor TPM have anything: the machine's first start.
+    FirstStart,
+    /// The TPM has a key, and the disk has no state partition.
+    PartitionGone,
+    /// The partition has no header of ours: it is plain, of another make, or was overwritten.
+    NoHeader,
+    /// The disk has a header, and the TPM has no key: another machine's disk, or a cleared TPM.
+    NoKey,
+    /// The TPM's index was made by somebody else.
+    ForeignIndex,
+    /// The TPM's key is for images of at least this version.
+    Floor(u64),
+    /// The header is of another key, or was changed.
+    OtherKey,
+    /// The header is older than the TPM's generation: an older copy of the disk.
+    OlderCopy,
+    /// The volume was opened, and its file system is damaged.
+    Damaged,
+    /// Nobody approved what was booted, or the state was opened already in this boot.
+    NotApproved,
+    /// The image has no approvals that its release key signed.
+    NoApprovals,
+    /// The machine has no TPM 2.0.
+    NoTpm,
+}
+
+impl Reason {
+    const PLAIN: [Self; 11] = [
+        Self::FirstStart,
+        Self::PartitionGone,
+        Self::NoHeader,
+        Self::NoKey,
+        Self::ForeignIndex,
+        Self::OtherKey,
+        Self::OlderCopy,
+        Self::Damaged,
+        Self::NotApproved,
+        Self::NoApprovals,
+        Self::NoTpm,
+    ];
+    const FLOOR: &'static str = "Floor-";
+
+    /// Its name, in the form of a condition's reason.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::FirstStart => "FirstStart",
+            Self::PartitionGone => "PartitionGone",
+            Self::NoHeader => "NoHeader",
+            Self::NoKey => "NoKey",
+            Self::ForeignIndex => "ForeignIndex",
+            Self::Floor(_) => "Floor",
+            Self::OtherKey => "OtherKey",
+            Self::OlderCopy => "OlderCopy",
+            Self::Damaged => "Damaged",
+            Self::NotApproved => "NotApproved",
+            Self::NoApprovals => "NoApprovals",
+            Self::NoTpm => "NoTpm",
+        }
+    }
+
+    /// The word of a report: the name, and for a floor its number.
+    pub fn word(self) -> String {
+        if let Self::Floor(floor) = self { format!("{}{floor}", Self::FLOOR) } else { self.name().to_owned() }
+    }
+
+    /// The reverse of [`Reason::word`].
+    pub fn of_word(word: &str) -> Option<Self> {
+        if let Some(floor) = word.strip_prefix(Self::FLOOR) {
+            return floor.parse().ok().map(Self::Floor);
+        }
+        Self::PLAIN.into_iter().find(|reason| reason.name() == word)
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::FirstStart => "it is the machine's first start",
+            Self::PartitionGone => "the TPM has a key for it, and the disk has no state partition",
+            Self::NoHeader => "the state partition was not encrypted by this machine: it is plain, or was overwritten",
+            Self::NoKey => "the TPM has no key for it: the disk is another machine's, or the TPM was cleared",
+            Self::ForeignIndex => "the TPM's index for its key was made by somebody else",
+            Self::Floor(floor) => {
+                return write!(f, "the TPM keeps its key for images of security version {floor} or above");
+            }
+            Self::OtherKey => "it is encrypted by another key than the TPM's, or its header was changed",
+            Self::OlderCopy => "it is an older copy of the disk than this machine used last",
+            Self::Damaged => "its file system is damaged",
+            Self::NotApproved => "the release key did not approve what was booted",
+            Self::NoApprovals => "no release key signed this image",
+            Self::NoTpm => "the machine has no TPM 2.0",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Reason;
+
+    #[test]
+    fn each_word_is_understood_again() {
+        for reason in Reason::PLAIN {
+            assert_eq!(Reason::of_word(&reason.word()), Some(reason));
+        }
+        assert_eq!(Reason::of_word(&Reason::Floor(7).word()), Some(Reason::Floor(7)));
+        assert_eq!(Reason::of_word("Floor-x"), None);
+    }
+}

@@ -1,0 +1,192 @@
+//! What the agent, who speaks with the TPM, tells init about the state: lines of text over a pipe.
+//!
+//! `outcome WORD`, then what belongs to it (`key`, `recovery`, `reason`, `generation`, `renewals`), one each, then `end`.
+//! init answers an opened state with [`Answer`]: the floor that the machine's admission allows.
+
+use crate::header::{VOLUME_KEY, VolumeKey, WRAPPING_KEY, WrappingKey};
+use crate::reason::Reason;
+use std::fmt;
+use zeroize::Zeroizing;
+
+/// Most bytes of a report.
+pub const MAX_REPORT: usize = 1024;
+/// Most bytes of an answer.
+pub const MAX_ANSWER: usize = 64;
+
+/// What init is to do.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Report {
+    /// The volume is there: open it with this key.
+    Opened {
+        /// Its key.
+        key: VolumeKey,
+        /// Its generation.
+        generation: u64,
+        /// How often it was made anew before.
+        renewals: u32,
+    },
+    /// The header is new: make a file system.
+    Made {
+        /// Its key.
+        key: VolumeKey,
+        /// The key of its recovery slot, to be kept in it.
+        recovery: WrappingKey,
+        /// Why it was made.
+        reason: Reason,
+        /// How often it was made anew, this time included.
+        renewals: u32,
+    },
+    /// Nothing can keep a key: make a file system that lasts as long as the boot.
+    Temporary {
+        /// Its key.
+        key: VolumeKey,
+        /// Why nothing keeps it.
+        reason: Reason,
+    },
+    /// There is a state that must not be made anew: stop.
+    Refused {
+        /// Why it did not open.
+        reason: Reason,
+    },
+}
+
+impl fmt::Debug for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Opened { generation, renewals, .. } => write!(f, "Opened({generation}, {renewals})"),
+            Self::Made { reason, renewals, .. } => write!(f, "Made({reason:?}, {renewals})"),
+            Self::Temporary { reason, .. } => write!(f, "Temporary({reason:?})"),
+            Self::Refused { reason } => write!(f, "Refused({reason:?})"),
+        }
+    }
+}
+
+impl Report {
+    /// The last line.
+    pub const END: &'static str = "end\n";
+
+    /// The text. It holds keys.
+    pub fn to_text(&self) -> Zeroizing<String> {
+        let mut out = Zeroizing::new(String::with_capacity(MAX_REPORT));
+        let mut line = |name: &str, value: &str| {
+            for part in [name, " ", value, "\n"] {
+                out.push_str(part);
+            }
+        };
+        let hexed = |bytes: &[u8]| Zeroizing::new(hex::encode(bytes));
+        match self {
+            Self::Opened { key, generation, renewals } => {
+                line("outcome", "opened");
+                line("key", &hexed(key.as_slice()));
+                line("generation", &generation.to_string());
+                line("renewals", &renewals.to_string());
+            }
+            Self::Made { key, recovery, reason, renewals } => {
+                line("outcome", "made");
+                line("key", &hexed(key.as_slice()));
+                line("recovery", &hexed(recovery.as_slice()));
+                line("reason", &reason.word());
+                line("renewals", &renewals.to_string());
+            }
+            Self::Temporary { key, reason } => {
+                line("outcome", "temporary");
+                line("key", &hexed(key.as_slice()));
+                line("reason", &reason.word());
+            }
+            Self::Refused { reason } => {
+                line("outcome", "refused");
+                line("reason", &reason.word());
+            }
+        }
+        out.push_str(Self::END);
+        out
+    }
+
+    /// Reads what [`Report::to_text`] wrote; none where it is anything else.
+    pub fn parse(text: &str) -> Option<Self> {
+        let body = text.strip_suffix(Self::END).filter(|_| text.len() <= MAX_REPORT)?;
+        let mut fields = body.lines().map(|line| line.split_once(' '));
+        let mut next =
+            |wanted: &str| fields.next().flatten().filter(|(name, _)| *name == wanted).map(|(_, value)| value);
+        let report = match next("outcome")? {
+            "opened" => Self::Opened {
+                key: bytes::<VOLUME_KEY>(next("key")?)?,
+                generation: next("generation")?.parse().ok()?,
+                renewals: next("renewals")?.parse().ok()?,
+            },
+            "made" => Self::Made {
+                key: bytes::<VOLUME_KEY>(next("key")?)?,
+                recovery: bytes::<WRAPPING_KEY>(next("recovery")?)?,
+                reason: Reason::of_word(next("reason")?)?,
+                renewals: next("renewals")?.parse().ok()?,
+            },
+            "temporary" => {
+                Self::Temporary { key: bytes::<VOLUME_KEY>(next("key")?)?, reason: Reason::of_word(next("reason")?)? }
+            }
+            "refused" => Self::Refused { reason: Reason::of_word(next("reason")?)? },
+            _ => return None,
+        };
+        fields.next().is_none().then_some(report)
+    }
+}
+
+fn bytes<const N: usize>(text: &str) -> Option<Zeroizing<[u8; N]>> {
+    let mut out = Zeroizing::new([0; N]);
+    hex::decode_to_slice(text, out.as_mut_slice()).ok().map(|()| out)
+}
+
+/// What init says once the state is mounted: the security version that the machine's last admission was for, zero for none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Answer {
+    /// The version.
+    pub admitted: u64,
+}
+
+impl Answer {
+    /// The line.
+    pub fn to_text(self) -> String {
+        format!("admitted {}\n", self.admitted)
+    }
+
+    /// The reverse.
+    pub fn parse(text: &str) -> Option<Self> {
+        let number = text.strip_prefix("admitted ")?.strip_suffix('\n')?;
+        number.parse().ok().map(|admitted| Self { admitted })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn each_report_is_read_again_and_no_part_of_one() {
+        let (key, recovery) = (Zeroizing::new([7; VOLUME_KEY]), Zeroizing::new([8; WRAPPING_KEY]));
+        for report in [
+            Report::Opened { key: key.clone(), generation: 3, renewals: 1 },
+            Report::Made { key: key.clone(), recovery, reason: Reason::Floor(4), renewals: 1 },
+            Report::Temporary { key, reason: Reason::NoTpm },
+            Report::Refused { reason: Reason::OlderCopy },
+        ] {
+            let text = report.to_text();
+            assert!(text.len() < MAX_REPORT && !format!("{report:?}").contains("0707"), "{report:?}");
+            for length in 0..text.len() {
+                assert_eq!(Report::parse(&text[..length]), None);
+            }
+            assert_eq!(Report::parse(&format!("x 1\n{}", *text)), None);
+            assert_eq!(Report::parse(&text), Some(report));
+        }
+        assert_eq!(Answer::parse(&Answer { admitted: 12 }.to_text()), Some(Answer { admitted: 12 }));
+        assert_eq!(Answer::parse("admitted x\n"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_survived(text in "(outcome (opened|made|refused)\n)?(key [0-9a-f]{0,130}\n)?.{0,60}(end\n)?") {
+            if let Some(report) = Report::parse(&text) {
+                prop_assert_eq!(&*report.to_text(), &text);
+            }
+        }
+    }
+}

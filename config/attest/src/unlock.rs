@@ -1,0 +1,394 @@
+//! Which boots may open what a machine keeps: policies of its TPM that a release key approves.
+//!
+//! A key in the TPM (an NV index with the state's key, or a sealed blob) carries one policy: "whatever policy this release
+//! key approved, under this reference" (PolicyAuthorize, TPM 2.0 part 3, 23.16). The image build approves the registers
+//! that it predicts for its own image (PolicyPCR, 23.7), so that each image of the same release key opens it and nothing
+//! else does. The reference carries a floor: an image of SVN n is approved for the floors up to n alone, so that a TPM whose
+//! floor was raised to f opens nothing for an image below f, without anybody's counting.
+//!
+//! Approvals need no secrecy and no place that is measured: the TPM verifies each signature before it believes one.
+
+use crate::digest::Digest;
+use crate::pcr::Selection;
+use crate::release::Boot;
+use crate::tpm::{Attributes, Curve, HashAlg, Key, Public, Scheme, Symmetric};
+use p256::ecdsa::signature::hazmat::{PrehashSigner as _, PrehashVerifier as _};
+use p256::ecdsa::{Signature, SigningKey, VerifyingKey};
+use std::collections::BTreeMap;
+
+/// The register that init extends as soon as the state was opened, or was not. Nothing else extends it, and no quote
+/// covers it. While it is zero, the state's key may be used.
+pub const CAP_PCR: u8 = 8;
+/// What init extends into it.
+pub const CAP_EVENT: &[u8] = b"pratique: the state was opened in this boot";
+/// Floors that an image is approved for, its own SVN the highest. What was not updated over more versions than that starts anew.
+pub const FLOORS: u64 = 32;
+/// Room for the approvals, at the end of the image's verity partition.
+pub const AREA: usize = 64 << 10;
+/// Most combinations of registers of one way of starting.
+const MAX_VARIANTS: usize = 16;
+
+const MAGIC: &[u8; 8] = b"PRATAPR1";
+const ENTRY: usize = 1 + 8 + 32 + 64;
+/// More do not fit into [`AREA`].
+const MAX_ENTRIES: usize = (AREA - 12) / ENTRY;
+
+const POLICY_PCR: [u8; 4] = 0x0000_017f_u32.to_be_bytes();
+const POLICY_AUTHORIZE: [u8; 4] = 0x0000_016a_u32.to_be_bytes();
+
+/// What is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Use {
+    /// The state partition: once in a boot, before anything was measured beyond the image.
+    State,
+    /// The master's keys: as long as the boot lives, whatever its configuration is.
+    Seal,
+}
+
+impl Use {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::State, Self::Seal];
+
+    /// The registers that must hold what the build predicts; those that it does not predict must be zero.
+    pub fn pcrs(self) -> &'static [u8] {
+        match self {
+            Self::State => &[4, CAP_PCR, 9, 11, 12, 13],
+            Self::Seal => &[4, 9, 11, 12],
+        }
+    }
+
+    fn label(self) -> &'static [u8] {
+        match self {
+            Self::State => b"pratique-state-svn-",
+            Self::Seal => b"pratique-seal-svn-",
+        }
+    }
+
+    fn code(self) -> u8 {
+        match self {
+            Self::State => 1,
+            Self::Seal => 2,
+        }
+    }
+
+    /// The policyRef of a floor: the label and the floor, 64 bits, big-endian.
+    pub fn reference(self, floor: u64) -> Vec<u8> {
+        [self.label(), &floor.to_be_bytes()].concat()
+    }
+
+    /// The policyDigest of PolicyPCR over these values; a register without one counts as zero.
+    pub fn policy(self, values: &BTreeMap<u8, Digest>) -> Digest {
+        let selection = Selection::of(self.pcrs());
+        let digest = selection.digest(values);
+        Digest::of_parts(&[Digest::ZERO.as_bytes(), &POLICY_PCR, &selection.to_tpm(), digest.as_bytes()])
+    }
+
+    /// The authPolicy of what an approved boot alone opens.
+    pub fn auth_policy(self, key: &Approver, floor: u64) -> Digest {
+        let name = key.public().name();
+        let named = Digest::of_parts(&[Digest::ZERO.as_bytes(), &POLICY_AUTHORIZE, name.as_bytes()]);
+        Digest::of_parts(&[named.as_bytes(), &self.reference(floor)])
+    }
+
+    /// What is signed (part 3, 23.16): aHash = H(approvedPolicy ‖ policyRef).
+    pub fn approval(self, policy: &Digest, floor: u64) -> Digest {
+        Digest::of_parts(&[policy.as_bytes(), &self.reference(floor)])
+    }
+}
+
+/// The public half of a release key, as a TPM loads it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Approver {
+    key: VerifyingKey,
+}
+
+impl Approver {
+    /// From an uncompressed point (SEC 1), 65 bytes in hexadecimal: what the image says of itself.
+    pub fn from_hex(text: &str) -> Option<Self> {
+        let point = hex::decode(text).ok().filter(|point| point.len() == 65)?;
+        VerifyingKey::from_sec1_bytes(&point).ok().map(Self::from)
+    }
+
+    /// The reverse of [`Approver::from_hex`].
+    pub fn to_hex(&self) -> String {
+        hex::encode(self.key.to_encoded_point(false).as_bytes())
+    }
+
+    /// The public area under which every TPM knows the key; its Name is part of the policy.
+    pub fn public(&self) -> Public {
+        let point = self.key.to_encoded_point(false);
+        let coordinate = |value: Option<&p256::FieldBytes>| value.map(|bytes| bytes.to_vec()).unwrap_or_default();
+        Public {
+            name_alg: HashAlg::Sha256,
+            attributes: Attributes::USER_WITH_AUTH.with(Attributes::SIGN),
+            auth_policy: Vec::new(),
+            key: Key::Ecc {
+                symmetric: Symmetric::Null,
+                scheme: Scheme::Ecdsa(HashAlg::Sha256),
+                curve: Curve::P256,
+                x: coordinate(point.x()),
+                y: coordinate(point.y()),
+            },
+        }
+    }
+}
+
+impl From<VerifyingKey> for Approver {
+    fn from(key: VerifyingKey) -> Self {
+        Self { key }
+    }
+}
+
+/// A release key's word that a boot may open something.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Approval {
+    /// What it may open.
+    pub of: Use,
+    /// Whatever has this floor.
+    pub floor: u64,
+    /// The policy of its registers.
+    pub policy: Digest,
+    /// r and s of an ECDSA P-256 signature over [`Use::approval`].
+    pub signature: [u8; 64],
+}
+
+impl Approval {
+    /// Whether the key signed it. The TPM asks the same before it opens anything.
+    pub fn is_by(&self, key: &Approver) -> bool {
+        let digest = self.of.approval(&self.policy, self.floor);
+        Signature::from_slice(&self.signature)
+            .is_ok_and(|signature| key.key.verify_prehash(digest.as_bytes(), &signature).is_ok())
+    }
+}
+
+/// Bytes that hold no approvals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ApprovalsError {
+    /// Nothing was written there: an image that no key signed, or of before there were approvals.
+    #[error("there are no approvals")]
+    Absent,
+    /// A count or a field that cannot be.
+    #[error("the approvals are malformed")]
+    Malformed,
+}
+
+/// All approvals of an image, in the order of use, floor and policy.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Approvals(Vec<Approval>);
+
+impl Approvals {
+    /// Approves each way in which an image of `svn` may start. Signatures are deterministic (RFC 6979).
+    pub fn sign(key: &SigningKey, svn: u64, boots: &[Boot]) -> Self {
+        let mut all = Vec::new();
+        for of in Use::ALL {
+            let policies: std::collections::BTreeSet<Digest> =
+                boots.iter().flat_map(|boot| variants(boot, of)).map(|values| of.policy(&values)).collect();
+            for floor in svn.saturating_sub(FLOORS - 1)..=svn {
+                for &policy in &policies {
+                    let digest = of.approval(&policy, floor);
+                    let signed: Result<Signature, _> = key.sign_prehash(digest.as_bytes());
+                    // It fails for a digest shorter than half of the curve's order alone.
+                    let Ok(signature) = signed else { continue };
+                    all.push(Approval { of, floor, policy, signature: signature.to_bytes().into() });
+                }
+            }
+        }
+        Self(all)
+    }
+
+    /// Each of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Approval> {
+        self.0.iter()
+    }
+
+    /// The approval of a boot whose registers have this policy, for what has this floor.
+    pub fn find(&self, of: Use, policy: &Digest, floor: u64) -> Option<&Approval> {
+        self.0.iter().find(|approval| approval.of == of && approval.floor == floor && approval.policy == *policy)
+    }
+
+    /// Magic, a count of 32 bits, and for each its use, floor, policy and signature; numbers are big-endian.
+    ///
+    /// Errors: [`ApprovalsError::Malformed`] where there are more than fit into [`AREA`].
+    pub fn to_bytes(&self) -> Result<Vec<u8>, ApprovalsError> {
+        let count = u32::try_from(self.0.len()).ok().filter(|_| self.0.len() <= MAX_ENTRIES);
+        let mut out = MAGIC.to_vec();
+        out.extend(count.ok_or(ApprovalsError::Malformed)?.to_be_bytes());
+        for Approval { of, floor, policy, signature } in &self.0 {
+            out.push(of.code());
+            out.extend(floor.to_be_bytes());
+            out.extend(policy.as_bytes());
+            out.extend(signature);
+        }
+        Ok(out)
+    }
+
+    /// Reads what [`Approvals::to_bytes`] wrote; what follows it is not looked at. Says nothing of who signed.
+    pub fn parse(bytes: &[u8]) -> Result<Self, ApprovalsError> {
+        let malformed = ApprovalsError::Malformed;
+        let Some(rest) = bytes.strip_prefix(MAGIC) else {
+            return Err(ApprovalsError::Absent);
+        };
+        let (count, rest) = rest.split_first_chunk::<4>().ok_or(malformed)?;
+        let count = usize::try_from(u32::from_be_bytes(*count)).ok().filter(|count| *count <= MAX_ENTRIES);
+        let entries = rest.get(..count.ok_or(malformed)? * ENTRY).ok_or(malformed)?;
+        entries.chunks_exact(ENTRY).map(entry).collect::<Option<Vec<_>>>().map(Self).ok_or(malformed)
+    }
+}
+
+fn entry(bytes: &[u8]) -> Option<Approval> {
+    let (code, rest) = bytes.split_first()?;
+    let of = Use::ALL.into_iter().find(|of| of.code() == *code)?;
+    let (floor, rest) = rest.split_first_chunk::<8>()?;
+    let (policy, signature) = rest.split_at_checked(32)?;
+    Some(Approval {
+        of,
+        floor: u64::from_be_bytes(*floor),
+        policy: Digest::from_slice(policy)?,
+        signature: signature.try_into().ok()?,
+    })
+}
+
+/// Each combination of the values that a way of starting allows for the registers that matter.
+fn variants(boot: &Boot, of: Use) -> Vec<BTreeMap<u8, Digest>> {
+    let mut all = vec![BTreeMap::new()];
+    for (pcr, values) in boot.pcrs.iter().filter(|(pcr, _)| of.pcrs().contains(pcr)) {
+        let with = |chosen: &BTreeMap<u8, Digest>, value: &Digest| {
+            let mut chosen = chosen.clone();
+            chosen.insert(*pcr, *value);
+            chosen
+        };
+        all = all.iter().flat_map(|chosen| values.iter().map(move |value| with(chosen, value))).collect();
+        all.truncate(MAX_VARIANTS);
+    }
+    all
+}
+
+/// An NV index that holds a machine's key for its state. Its Name binds every bit of what the TPM enforces about it: who
+/// finds the Name of this template before him knows that an approved boot, and nobody else, wrote what he reads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Index {
+    /// Its handle.
+    pub handle: u32,
+    /// Its policy: [`Use::auth_policy`].
+    pub policy: Digest,
+    /// Bytes of its data.
+    pub size: u16,
+}
+
+/// TPMA_NV_POLICYWRITE, TPMA_NV_POLICYREAD and TPMA_NV_NO_DA: neither the owner nor an auth value reads or writes it.
+pub const INDEX_ATTRIBUTES: u32 = 1 << 3 | 1 << 19 | 1 << 25;
+/// TPMA_NV_WRITTEN: the TPM sets it with the first write.
+const WRITTEN: u32 = 1 << 29;
+
+impl Index {
+    /// Its Name (part 1, 16): the hash algorithm and the digest of TPMS_NV_PUBLIC (part 2, 13.5).
+    pub fn name(&self, written: bool) -> Vec<u8> {
+        let attributes = INDEX_ATTRIBUTES | if written { WRITTEN } else { 0 };
+        let hash = HashAlg::Sha256.id().to_be_bytes();
+        let policy = self.policy.as_bytes();
+        let length = u16::try_from(policy.len()).unwrap_or_default().to_be_bytes();
+        let (handle, size) = (self.handle.to_be_bytes(), self.size.to_be_bytes());
+        let digest = Digest::of_parts(&[&handle, &hash, &attributes.to_be_bytes(), &length, policy, &size]);
+        [&hash[..], digest.as_bytes()].concat()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn boot(seed: u8) -> Boot {
+        let pcrs = [4, 7, 9, 11].map(|pcr| (pcr, vec![Digest([seed ^ pcr; 32])]));
+        Boot { secure_boot: false, pcrs: BTreeMap::from(pcrs), events: BTreeMap::new() }
+    }
+
+    fn key(seed: u8) -> SigningKey {
+        SigningKey::from_slice(&[seed; 32]).unwrap()
+    }
+
+    #[test]
+    fn an_image_is_approved_for_its_floor_and_those_below_alone() {
+        let approvals = Approvals::sign(&key(1), 40, &[boot(1), boot(2)]);
+        let approver = Approver::from(*key(1).verifying_key());
+        let values = variants(&boot(2), Use::State).remove(0);
+        assert_eq!(values.keys().copied().collect::<Vec<_>>(), [4, 9, 11], "what is not predicted must be zero");
+        let policy = Use::State.policy(&values);
+        for floor in [9, 40] {
+            let approval = approvals.find(Use::State, &policy, floor).expect("approved");
+            assert!(approval.is_by(&approver) && !approval.is_by(&Approver::from(*key(2).verifying_key())));
+            for wrong in [
+                Approval { floor: floor + 1, ..approval.clone() },
+                Approval { of: Use::Seal, ..approval.clone() },
+                Approval { policy: Digest::ZERO, ..approval.clone() },
+            ] {
+                assert!(!wrong.is_by(&approver), "{wrong:?}");
+            }
+        }
+        assert!(approvals.find(Use::State, &policy, 8).is_none() && approvals.find(Use::State, &policy, 41).is_none());
+        assert_eq!(approvals.iter().count(), 2 * 2 * 32);
+        assert_eq!(Approvals::sign(&key(1), 1, &[boot(1)]).iter().count(), 2 * 2, "floors 0 and 1");
+    }
+
+    #[test]
+    fn each_value_that_a_register_may_have_is_approved() {
+        let mut boot = boot(1);
+        boot.pcrs.insert(9, vec![Digest([7; 32]), Digest([8; 32])]);
+        assert_eq!(variants(&boot, Use::Seal).len(), 2);
+        boot.pcrs.insert(4, (0..100).map(|n| Digest([n; 32])).collect());
+        assert_eq!(variants(&boot, Use::Seal).len(), MAX_VARIANTS, "bounded");
+    }
+
+    #[test]
+    fn use_floor_and_key_make_another_policy() {
+        let (one, two) = (Approver::from(*key(1).verifying_key()), Approver::from(*key(2).verifying_key()));
+        let policy = Use::State.auth_policy(&one, 1);
+        assert_ne!(policy, Use::State.auth_policy(&one, 2));
+        assert_ne!(policy, Use::State.auth_policy(&two, 1));
+        assert_ne!(policy, Use::Seal.auth_policy(&one, 1));
+        assert_eq!(Approver::from_hex(&one.to_hex()), Some(one));
+    }
+
+    /// The Name covers handle, attributes, policy and size.
+    #[test]
+    fn an_index_of_other_properties_has_another_name() {
+        let index = Index { handle: 0x0180_0001, policy: Digest([1; 32]), size: 48 };
+        let name = index.name(true);
+        assert_eq!(name.len(), 34);
+        assert_ne!(name, index.name(false));
+        for other in [
+            Index { handle: 0x0180_0002, ..index.clone() },
+            Index { policy: Digest([2; 32]), ..index.clone() },
+            Index { size: 49, ..index.clone() },
+        ] {
+            assert_ne!(name, other.name(true), "{other:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn approvals_survive_their_encoding(svn in 0_u64..100, count in 0_u8..3) {
+            let boots: Vec<Boot> = (0..count).map(boot).collect();
+            let approvals = Approvals::sign(&key(3), svn, &boots);
+            let mut bytes = approvals.to_bytes().unwrap();
+            prop_assert!(bytes.len() <= AREA);
+            let whole = bytes.len();
+            bytes.resize(AREA, 0);
+            prop_assert_eq!(Approvals::parse(&bytes), Ok(approvals));
+            for cut in [0, 7, 11, whole - 1] {
+                prop_assert!(cut >= whole || Approvals::parse(&bytes[..cut]).is_err());
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_survived(mut bytes in prop::collection::vec(any::<u8>(), 0..2000), ours in any::<bool>()) {
+            if ours && bytes.len() > 12 {
+                bytes[..12].copy_from_slice(b"PRATAPR1\0\0\0\x02");
+            }
+            if let Ok(found) = Approvals::parse(&bytes) {
+                let again = found.to_bytes().unwrap();
+                prop_assert_eq!(&bytes[..again.len()], &again[..]);
+            }
+        }
+    }
+}

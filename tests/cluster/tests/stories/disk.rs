@@ -1,0 +1,33 @@
+//! The disk in somebody else's hands while the machine is off.
+
+use crate::world::{World, expect};
+use tests_harness::cluster::BOOT_LIMIT;
+use tests_harness::{Result, file_error};
+
+/// What a Node says of its machine's state.
+pub(crate) const STATE_RENEWED: &str = "jsonpath={.status.conditions[?(@.type==\"StateRenewed\")].status} {.status.conditions[?(@.type==\"StateRenewed\")].reason}";
+
+/// The whole disk is set back to an older copy, with whatever certificates, images and pods it had: the machine does not
+/// believe it, starts anew, says why on console and Node, and is Ready again.
+pub(crate) fn older_copy(world: &mut World) -> Result<()> {
+    let cluster = world.cluster()?;
+    let blueprint = cluster.worker_blueprint.clone();
+    let disk = blueprint.overlay_path();
+    let past = disk.with_extension("past");
+    cluster.worker.cut_power()?;
+    std::fs::copy(&disk, &past).map_err(file_error("cannot copy", &disk))?;
+    cluster.restart_worker(&blueprint)?;
+    cluster.lab.wait_ready("worker-1", BOOT_LIMIT)?;
+    let state = ["get", "node", "worker-1", "-o", STATE_RENEWED];
+    cluster.lab.kubectl_until(&state, "the state to be kept", BOOT_LIMIT, |text| text == "False StateKept")?;
+
+    cluster.worker.cut_power()?;
+    std::fs::rename(&past, &disk).map_err(file_error("cannot put back", &past))?;
+    let mark = cluster.worker.mark();
+    cluster.restart_worker(&blueprint)?;
+    cluster.lab.kubectl_until(&state, "the older copy to be noticed", BOOT_LIMIT, |text| text == "True OlderCopy")?;
+    cluster.lab.wait_ready("worker-1", BOOT_LIMIT)?;
+    let console = cluster.worker.console_text();
+    let told = console.get(mark..).unwrap_or(&console).contains("it is an older copy of the disk");
+    expect(told, "the console does not say that the disk is an older copy")
+}
