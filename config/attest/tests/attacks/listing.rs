@@ -351,7 +351,7 @@ fn one_address_is_in_the_certificates_of_one_machine() {
             continue;
         }
         let refusal = outcome.expect_err(what);
-        assert_eq!((refusal.code().as_str(), refusal.consequence()), ("ADDRESS_TAKEN", None), "{what}");
+        assert_eq!((refusal.code(), refusal.consequence()), (Code::AddressTaken, None), "{what}");
         // What it asks for beside that is its own.
         second.serving_request.names.pop();
         accepted(world.join(&second));
@@ -368,10 +368,10 @@ fn one_address_is_one_machines_in_every_form_and_under_every_policy() {
         second.claims.addresses = vec!["::ffff:10.9.9.9".to_owned()];
         second.serving_request.names = vec!["worker-2".to_owned(), "::ffff:10.9.9.9".to_owned()];
         let refusal = world.claim(&second).expect_err("taken");
-        assert_eq!(refusal.code().as_str(), "ADDRESS_TAKEN", "{policy:?}");
+        assert_eq!(refusal.code(), Code::AddressTaken, "{policy:?}");
         world.machines.retain(|machine: &Machine| machine.node_name() != "worker-2");
         let refusal = world.claim(&second).expect_err("taken, and a stranger's");
-        assert_eq!(refusal.code().as_str(), "ADDRESS_TAKEN", "{policy:?}");
+        assert_eq!(refusal.code(), Code::AddressTaken, "{policy:?}");
     }
     // The inventory's own word goes before what others claimed.
     let (mut world, first, second) = two_claimants(PolicyName::CloudVerify);
