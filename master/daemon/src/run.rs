@@ -15,7 +15,7 @@ use master_api::{ApiServer, Options, Range, Ranges, ServeOptions, UserInfo};
 use master_attest::{AttestationService, Bootstrap, VerdictLog};
 use master_ca::attestor::Attestor;
 use master_ca::{AttestorKeeper, Authority, FileKeeper, Keeper};
-use master_store::EmbeddedStore;
+use master_store::{EmbeddedStore, StoreError};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -45,7 +45,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     let listener =
         TcpListener::bind(args.listen).await.map_err(|source| Error::Listen { address: args.listen, source })?;
     let listen = listener.local_addr().unwrap_or(args.listen);
-    let api = open_api(&args, &settings, listen, options)?;
+    let (api, store_failed) = open_api(&args, &settings, listen, options)?;
     // Before the bootstrap's paths are hung in: they let nothing else pass.
     api.prepare().await.map_err(Error::Prepare)?;
     let now = SystemTime::now();
@@ -71,7 +71,15 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
         );
     }
     let own = discovery::endpoints(&settings.cluster.api_names, &ranges(&settings, listen).advertise, listen.port());
-    operate(Parts { api, authority, serving, service, rotator, listener, clients, own }).await
+    let parts = Parts { api, authority, serving, service, rotator, listener, clients, own };
+    // Cancel-safe: either outcome ends the process, and what is dropped is not needed again.
+    tokio::select! {
+        outcome = operate(parts) => outcome,
+        why = store_failed => {
+            // Nothing is drained: no answer that depends on the store would be right.
+            Err(Error::StoreFailed(why))
+        }
+    }
 }
 
 /// Each connection is a descriptor, and the usual soft limit of 1,024 is there for old programs only.
@@ -194,12 +202,19 @@ async fn open_log(args: &RunArgs, authority: Arc<Authority>) -> Result<Arc<Verdi
     tokio::task::spawn_blocking(open).await.map_err(Error::Task)?.map(Arc::new)
 }
 
-fn open_api(args: &RunArgs, settings: &Settings, listen: SocketAddr, options: Options) -> Result<ApiServer, Error> {
+/// The API server over its store, and what is ready once the store can't write any more.
+fn open_api(
+    args: &RunArgs,
+    settings: &Settings,
+    listen: SocketAddr,
+    options: Options,
+) -> Result<(ApiServer, impl Future<Output = Arc<StoreError>> + use<>), Error> {
     let path = args.data.join("store");
     make_folder(&path)?;
     let store = EmbeddedStore::open(&path).map_err(|source| Error::Store { path, source })?;
     let options = Options { ranges: ranges(settings, listen), ..options };
-    Ok(ApiServer::new(Arc::new(store), options))
+    let failed = store.failed();
+    Ok((ApiServer::new(Arc::new(store), options), failed))
 }
 
 /// What services get, and where pods find this server: at the machine's own addresses, or where it listens.
