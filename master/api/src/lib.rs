@@ -60,3 +60,4 @@ pub use serve::{ServeOptions, TlsError, clients_of, serve, tls_config};
 pub use server::{ApiServer, Body, BodyError, body};
 pub use user::UserInfo;
 pub use validate::net::Range;
+pub use verbs::NodeLimits;

@@ -12,6 +12,7 @@ mod gateway;
 mod log;
 mod managed;
 mod managed_scale;
+mod node_answer;
 mod options;
 mod page;
 mod patch;
@@ -38,6 +39,8 @@ use master_store::{Entry, StoreError};
 use std::sync::Arc;
 
 pub(crate) use answer::{json_bytes, value_answer};
+pub(crate) use node_answer::NodeCalls;
+pub use node_answer::NodeLimits;
 
 /// A request for a resource, authorized.
 #[derive(Debug, Clone)]
