@@ -233,7 +233,14 @@ impl ApiServer {
     pub async fn handle(&self, request: Request<Body>, peer: Peer) -> Response<Body> {
         let mut request = request;
         match authenticate::caller(self, request.headers_mut(), &peer).await {
-            Ok(user) => self.handle_as(request, user, peer).await,
+            Ok(user) => {
+                if let Some(slot) = &peer.slot
+                    && !user.in_group(config_kube::identity::UNAUTHENTICATED_GROUP)
+                {
+                    slot.identify(&user.name);
+                }
+                self.handle_as(request, user, peer).await
+            }
             Err(error) => respond(&error),
         }
     }

@@ -29,13 +29,15 @@ use tokio_util::sync::CancellationToken;
 const ATTESTOR_PATIENCE: Duration = Duration::from_secs(120);
 /// Open files at most: connections (see `ServeOptions`), twice, as each may go on to a node.
 const DESCRIPTORS: u64 = 65_536;
+/// Of these, for the store, the keys, the logs and the runtime itself.
+const OWN_DESCRIPTORS: u64 = 256;
 /// Where the agent of a master machine looks for the root's pin.
 const CA_PIN: &str = "/run/pratique/ca-pin";
 
 /// Runs the master until it is told to end.
 pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     let settings = settings::load(&args.config)?;
-    more_descriptors();
+    let descriptors = more_descriptors();
     make_folder(&args.data)?;
     let attestor = args.attestor.as_deref().map(Attestor::new);
     let authority = open_authority(&args, &settings, attestor.clone()).await?;
@@ -71,7 +73,8 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
         );
     }
     let own = discovery::endpoints(&settings.cluster.api_names, &ranges(&settings, listen).advertise, listen.port());
-    let parts = Parts { api, authority, serving, service, rotator, listener, clients, own };
+    let limits = serve_options(descriptors);
+    let parts = Parts { limits, api, authority, serving, service, rotator, listener, clients, own };
     // Cancel-safe: either outcome ends the process, and what is dropped is not needed again.
     tokio::select! {
         outcome = operate(parts) => outcome,
@@ -82,17 +85,26 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     }
 }
 
-/// Each connection is a descriptor, and the usual soft limit of 1,024 is there for old programs only.
-fn more_descriptors() {
+/// Each connection is a descriptor, and the usual soft limit of 1,024 is there for old programs only. How many there are now.
+fn more_descriptors() -> u64 {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     let raised = getrlimit(Resource::RLIMIT_NOFILE)
         .and_then(|(_, most)| setrlimit(Resource::RLIMIT_NOFILE, most.min(DESCRIPTORS), most));
     if let Err(error) = raised {
         tracing::warn!(%error, "the limit of open files could not be raised");
     }
+    getrlimit(Resource::RLIMIT_NOFILE).map_or(OWN_DESCRIPTORS, |(now, _)| now)
+}
+
+/// How many connections the listener may hold, so that no crowd takes a descriptor that the store needs.
+fn serve_options(descriptors: u64) -> ServeOptions {
+    let connections = usize::try_from(descriptors.saturating_sub(OWN_DESCRIPTORS) / 2).unwrap_or(usize::MAX);
+    let options = ServeOptions::default();
+    ServeOptions { connections: options.connections.within(connections), ..options }
 }
 
 struct Parts {
+    limits: ServeOptions,
     api: ApiServer,
     authority: Arc<Authority>,
     serving: Arc<Serving>,
@@ -106,7 +118,7 @@ struct Parts {
 
 /// Starts the parts in order and ends them in order.
 async fn operate(parts: Parts) -> Result<(), Error> {
-    let Parts { api, authority, serving, service, rotator, listener, clients, own } = parts;
+    let Parts { limits, api, authority, serving, service, rotator, listener, clients, own } = parts;
     let shutdown = CancellationToken::new();
     let mut tasks = JoinSet::new();
     tasks.spawn(keep_current(authority.clone(), serving.clone()));
@@ -121,7 +133,7 @@ async fn operate(parts: Parts) -> Result<(), Error> {
     tls.session_storage = Arc::new(Sessions::new(authority.clone()));
     let tls = Arc::new(tls);
     tracing::info!(address = %listener.local_addr().map(|a| a.to_string()).unwrap_or_default(), pins = authority.pins().join(" "), "serving");
-    let mut server = tokio::spawn(master_api::serve(listener, tls, api, ServeOptions::default(), shutdown.clone()));
+    let mut server = tokio::spawn(master_api::serve(listener, tls, api, limits, shutdown.clone()));
     // Cancel-safe: each arm waits for one event and ends the wait for good.
     let outcome = tokio::select! {
         () = asked_to_end() => Ok(()),
