@@ -72,6 +72,11 @@ impl Inventory {
         self.listed.get(ek).into_iter().flatten().filter_map(|name| self.get(name)).collect()
     }
 
+    /// Whether an EK is in the inventory: a Machine lists its hash, or is bound to it. For limits, never for an admission.
+    pub fn lists(&self, ek: &Digest) -> bool {
+        self.knows(ek)
+    }
+
     /// Whether an EK belongs to any Machine.
     pub(crate) fn knows(&self, ek: &Digest) -> bool {
         self.bound_to(ek).is_some() || !self.listing(ek).is_empty()

@@ -1,8 +1,10 @@
-//! Half-open exchanges: bounded in all and for each endorsement key; a new one never evicts an old one; each is answered once.
+//! Half-open exchanges: bounded in all, for each endorsement key and for each network; each is answered once.
 //!
-//! Joins and renewals are counted apart. Whoever knows a machine's EK, which is no secret, can open joins in its name up to
-//! the bound; a node that comes with its certificate renews beside that, and a machine joins beside it from another network.
-//! What ended is remembered only while there is room: it never keeps a new exchange out.
+//! Renewals, joins with an endorsement key of the inventory, and joins of strangers are counted apart, so that none of these uses
+//! up the room of the others. Whoever knows a machine's EK, which is no secret, can open joins in its name up to the bound;
+//! a node that comes with its certificate renews beside that, and a machine joins beside it from another network. A renewal and a
+//! join with a listed key are never pushed out. A stranger's is, once its network has its share or the table is full: by the
+//! rules of [`Places`]. What ended is remembered only while there is room: it never keeps a new exchange out.
 //!
 //! Time is the caller's, in seconds of a clock that never goes back.
 
@@ -13,21 +15,27 @@ use crate::tpm::Entropy;
 use crate::verdict::Refusal;
 use crate::verifier::Pending;
 use crate::wire::{SESSION_SECONDS, SessionId};
+use config_limits::{Network, PlaceId, Places, Width, networks};
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr};
 
 /// How long the end of a session is remembered, so that a late or second answer is named for what it is, in seconds.
 const REMEMBER_SECONDS: u64 = 2 * SESSION_SECONDS;
-/// Networks from which joins of one endorsement key may be open at once.
-const NETWORKS: usize = 16;
+/// Blocks of networks from which joins of one endorsement key may be open at once, each with the share of [`HOSTS`] hosts.
+const BLOCKS: usize = 16;
+/// Hosts of one block from which joins of one endorsement key may be open at once.
+const HOSTS: usize = 4;
+/// The part of the strangers' joins that one host may have, and one site or block.
+const HOST_PART: usize = 8;
+const BLOCK_PART: usize = 4;
 
 /// Bounds of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Open joins in all, and as many renewals.
+    /// Open joins with listed keys, and as many of strangers, and as many renewals.
     pub total: usize,
-    /// Open joins for each endorsement key from one network, and as many renewals. From all networks together it may have
-    /// sixteen times as many.
+    /// Open joins for each endorsement key from one host (an IPv4 address, a /64 of IPv6), and as many renewals. From one site or
+    /// block (a /24 of IPv4, a /48 of IPv6) it may have four times as many, from everywhere sixteen times that.
     pub per_ek: usize,
 }
 
@@ -50,6 +58,11 @@ pub trait Opening {
 
     /// Whose share of the table it takes: the endorsement key or, of a machine without a TPM, its node key.
     fn party(&self) -> Digest;
+
+    /// Whether the inventory lists the key that it showed.
+    fn is_listed(&self) -> bool {
+        false
+    }
 
     /// Makes the challenge.
     fn challenge(self, rng: &mut impl Entropy) -> Result<(Self::Pending, Self::Challenge), Box<Refusal>>;
@@ -74,6 +87,8 @@ enum Slot<P> {
 struct Entry<P> {
     opened: u64,
     class: Class,
+    /// Its place among the open sessions of strangers.
+    share: Option<PlaceId>,
     slot: Slot<P>,
 }
 
@@ -81,16 +96,21 @@ struct Entry<P> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Class {
     /// Anybody can open these.
-    Join,
+    Stranger,
+    /// Anybody who knows an endorsement key of the inventory can open these.
+    Listed,
     /// These come with a certificate.
     Renewal,
 }
 
 impl Class {
-    fn of(purpose: Purpose) -> Self {
-        match purpose {
+    const ALL: [Self; 3] = [Self::Stranger, Self::Listed, Self::Renewal];
+
+    fn of(admitted: &impl Opening) -> Self {
+        match admitted.purpose() {
             Purpose::Renew => Self::Renewal,
-            Purpose::Join | Purpose::Bootstrap => Self::Join,
+            Purpose::Join | Purpose::Bootstrap if admitted.is_listed() => Self::Listed,
+            Purpose::Join | Purpose::Bootstrap => Self::Stranger,
         }
     }
 }
@@ -100,7 +120,7 @@ impl Class {
 struct Open {
     opened: u64,
     session: SessionId,
-    network: IpAddr,
+    networks: Vec<Network>,
 }
 
 /// The sessions of one class, oldest first.
@@ -122,11 +142,17 @@ impl Table {
     }
 
     /// Whether an endorsement key has its share already.
-    fn is_full(&self, ek: &Digest, network: IpAddr, per_ek: usize, now: u64) -> bool {
+    fn is_full(&self, ek: &Digest, from: &[Network], per_ek: usize, now: u64) -> bool {
         let open = self.open_by_ek.get(ek).map(Vec::as_slice).unwrap_or_default();
         let live = || open.iter().filter(|one| !over(one.opened, now));
-        live().filter(|one| one.network == network).count() >= per_ek
-            || live().count() >= per_ek.saturating_mul(NETWORKS)
+        let full = |network: &Network| {
+            let most = match network.width() {
+                Width::Host => per_ek,
+                Width::Site | Width::Block => per_ek.saturating_mul(HOSTS),
+            };
+            live().filter(|one| one.networks.contains(network)).count() >= most
+        };
+        from.iter().any(full) || live().count() >= per_ek.saturating_mul(HOSTS * BLOCKS)
     }
 
     /// What can be forgotten for a new one: what was answered, then what nobody can answer any more.
@@ -146,30 +172,46 @@ fn over(opened: u64, now: u64) -> bool {
 pub struct Sessions<P = Pending> {
     limits: Limits,
     entries: HashMap<SessionId, Entry<P>>,
-    joins: Table,
+    strangers: Table,
+    listed: Table,
     renewals: Table,
+    /// The open sessions of strangers by network, each by a number of its own.
+    shares: Places<Network>,
+    numbers: HashMap<PlaceId, SessionId>,
+    last_share: PlaceId,
 }
 
 impl<P> Default for Sessions<P> {
     fn default() -> Self {
-        Self { limits: Limits::default(), entries: HashMap::new(), joins: Table::default(), renewals: Table::default() }
+        let limits = Limits::default();
+        Self {
+            limits,
+            entries: HashMap::new(),
+            strangers: Table::default(),
+            listed: Table::default(),
+            renewals: Table::default(),
+            shares: Places::new(limits.total),
+            numbers: HashMap::new(),
+            last_share: 0,
+        }
     }
 }
 
 impl<P: HalfOpen> Sessions<P> {
     /// An empty table.
     pub fn new(limits: Limits) -> Self {
-        Self { limits, ..Self::default() }
+        Self { limits, shares: Places::new(limits.total), ..Self::default() }
     }
 
     /// Joins and renewals that are held, those included whose end is still remembered.
     pub fn held(&self) -> (usize, usize) {
-        (self.joins.all.len(), self.renewals.all.len())
+        (self.strangers.all.len() + self.listed.all.len(), self.renewals.all.len())
     }
 
     fn table(&mut self, class: Class) -> &mut Table {
         match class {
-            Class::Join => &mut self.joins,
+            Class::Stranger => &mut self.strangers,
+            Class::Listed => &mut self.listed,
             Class::Renewal => &mut self.renewals,
         }
     }
@@ -184,32 +226,45 @@ impl<P: HalfOpen> Sessions<P> {
         self.open_from(Ipv4Addr::UNSPECIFIED.into(), admitted, now, rng)
     }
 
-    /// Opens a session for a caller of a network and makes its challenge. Refused when the table or the EK's share is full.
+    /// Opens a session for a caller at an address and makes its challenge.
+    ///
+    /// # Errors
+    /// The EK's share is full, or the table of renewals or of listed keys is.
     pub fn open_from<A: Opening<Pending = P>>(
         &mut self,
-        network: IpAddr,
+        from: IpAddr,
         admitted: A,
         now: u64,
         rng: &mut impl Entropy,
     ) -> Result<A::Challenge, Box<Refusal>> {
         self.forget(now);
         let Limits { total, per_ek } = self.limits;
-        let (class, ek) = (Class::of(admitted.purpose()), admitted.party());
-        if self.table(class).is_full(&ek, network, per_ek, now) {
+        let (class, ek, networks) = (Class::of(&admitted), admitted.party(), networks(from));
+        if self.table(class).is_full(&ek, &networks, per_ek, now) {
             return Err(Box::new(Refusal::anonymous(Code::SessionsFullForEk)));
         }
+        let share = (class == Class::Stranger).then(|| self.take_share(&networks));
         while self.table(class).all.len() >= total {
             match self.table(class).forgettable(now) {
                 Some(gone) => self.remove(&gone),
                 None => return Err(Box::new(Refusal::anonymous(Code::SessionsFull))),
             }
         }
-        let (pending, challenge) = admitted.challenge(rng)?;
+        let (pending, challenge) = match admitted.challenge(rng) {
+            Ok(both) => both,
+            Err(refusal) => {
+                self.give_back(share);
+                return Err(refusal);
+            }
+        };
         let session = *pending.session();
-        self.entries.insert(session, Entry { opened: now, class, slot: Slot::Open(Box::new(pending)) });
+        if let Some(share) = share {
+            self.numbers.insert(share, session);
+        }
+        self.entries.insert(session, Entry { opened: now, class, share, slot: Slot::Open(Box::new(pending)) });
         let table = self.table(class);
         table.all.insert((now, session));
-        table.open_by_ek.entry(ek).or_default().push(Open { opened: now, session, network });
+        table.open_by_ek.entry(ek).or_default().push(Open { opened: now, session, networks });
         Ok(challenge)
     }
 
@@ -236,11 +291,42 @@ impl<P: HalfOpen> Sessions<P> {
                 Err(Code::SessionExpired)
             }
             Slot::Open(pending) => {
+                let share = entry.share.take();
+                self.give_back(share);
                 let table = self.table(class);
                 table.close(&pending.party(), session);
                 table.used.insert((opened, *session));
                 Ok(*pending)
             }
+        }
+    }
+
+    /// Whether a session was opened with an endorsement key of the inventory.
+    pub fn is_listed(&self, session: &SessionId) -> bool {
+        self.entries.get(session).is_some_and(|entry| entry.class == Class::Listed)
+    }
+
+    /// Takes a stranger's share of the table for its network; whose place it takes is forgotten.
+    fn take_share(&mut self, from: &[Network]) -> PlaceId {
+        let total = self.limits.total;
+        let most = |network: &Network| match network.width() {
+            Width::Host => total / HOST_PART,
+            Width::Site | Width::Block => total / BLOCK_PART,
+        };
+        let groups: Vec<(Network, usize)> = from.iter().map(|network| (*network, most(network))).collect();
+        self.last_share += 1;
+        let share = self.last_share;
+        let out = self.shares.enter(share, &groups);
+        if let Some(session) = out.and_then(|out| self.numbers.remove(&out)) {
+            self.remove(&session);
+        }
+        share
+    }
+
+    fn give_back(&mut self, share: Option<PlaceId>) {
+        if let Some(share) = share {
+            self.shares.leave(share);
+            self.numbers.remove(&share);
         }
     }
 
@@ -255,7 +341,8 @@ impl<P: HalfOpen> Sessions<P> {
     }
 
     fn remove(&mut self, session: &SessionId) {
-        let Some(Entry { opened, class, slot }) = self.entries.remove(session) else { return };
+        let Some(Entry { opened, class, share, slot }) = self.entries.remove(session) else { return };
+        self.give_back(share);
         let table = self.table(class);
         table.all.remove(&(opened, *session));
         table.used.remove(&(opened, *session));
@@ -266,7 +353,7 @@ impl<P: HalfOpen> Sessions<P> {
 
     /// Drops what ended long enough ago. Work is proportional to what is dropped.
     fn forget(&mut self, now: u64) {
-        for class in [Class::Join, Class::Renewal] {
+        for class in Class::ALL {
             while let Some((opened, session)) = self.table(class).all.first().copied() {
                 if now.saturating_sub(opened) < REMEMBER_SECONDS {
                     break;

@@ -3,8 +3,7 @@
 use crate::error::ApiError;
 use crate::peer::Peer;
 use http::{Request, Response};
-use master_client::Body;
-use master_client::{BoxFuture, UserInfo};
+use master_client::{Body, BoxFuture, UserInfo};
 use std::fmt;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;

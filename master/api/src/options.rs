@@ -4,6 +4,7 @@ use crate::admit::Admission;
 use crate::allocate::Ranges;
 use crate::authenticate::{TokenIssuer, TokenList};
 use crate::authorize::Mode;
+use crate::verbs::NodeLimits;
 use std::sync::Arc;
 
 /// Limits of the server, and how it admits and authorizes.
@@ -17,6 +18,8 @@ pub struct Options {
     pub in_flight_mutating: usize,
     /// Watches that may be open at once; more get 429.
     pub watches: usize,
+    /// How much of what nodes answer is taken.
+    pub nodes: NodeLimits,
     /// Which admission plugins are on.
     pub admission: Admission,
     /// How it is decided who may do what: asked in order, the first that allows decides.
@@ -36,6 +39,7 @@ impl Default for Options {
             in_flight: 400,
             in_flight_mutating: 200,
             watches: 20_000,
+            nodes: NodeLimits::default(),
             admission: Admission::default(),
             authorization: vec![Mode::Node, Mode::Rbac],
             ranges: Ranges::default(),

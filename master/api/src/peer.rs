@@ -1,9 +1,11 @@
 //! What a connection showed of its other end.
 
 use crate::authenticate::certificate::of_certificate;
+use crate::connections::Slot;
 use master_client::UserInfo;
 use rustls::pki_types::CertificateDer;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// The other end of a connection, as the TLS layer knows it.
@@ -20,6 +22,10 @@ pub struct Peer {
     pub exporter: Option<[u8; 32]>,
     /// Whom the certificate names, read once for all requests of the connection.
     pub(crate) known: Arc<OnceLock<Option<UserInfo>>>,
+    /// Its place among the connections; none for callers inside the process.
+    pub(crate) slot: Option<Arc<Slot>>,
+    /// One exchange of attestation at a time: a connection is bound into its evidence, and what is read of it is kept in memory.
+    pub(crate) exchange: Arc<AtomicBool>,
     /// What a later look at the certificates found, and of which generation that was.
     pub(crate) looked: Arc<Mutex<Option<(u64, bool)>>>,
 }
@@ -29,6 +35,20 @@ impl Peer {
     pub(crate) fn user(&self) -> Option<&UserInfo> {
         let leaf = self.certificates.first()?;
         self.known.get_or_init(|| of_certificate(leaf)).as_ref()
+    }
+
+    /// The caller showed an endorsement key (the SHA-256 of its public half) that the inventory lists: its connection is not among
+    /// those of strangers any more. Nothing else follows from it, as such keys are no secrets.
+    pub fn list(&self, key: [u8; 32]) {
+        if let Some(slot) = &self.slot {
+            slot.list(key);
+        }
+    }
+
+    /// Begins an exchange; none while another one goes on over this connection.
+    pub fn begin_exchange(&self) -> Option<Exchange> {
+        let taken = self.exchange.swap(true, Ordering::AcqRel);
+        (!taken).then(|| Exchange(self.exchange.clone()))
     }
 
     /// What a look at the certificates finds, kept for the whole connection until another `generation` asks.
@@ -41,11 +61,13 @@ impl Peer {
     }
 }
 
-/// Who counts as one where callers are counted: an IPv4 address, or a network of IPv6 as one customer gets it.
-pub fn network(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
-        address @ IpAddr::V4(_) => address,
+/// The one exchange of attestation that goes on over a connection; over when dropped.
+#[derive(Debug)]
+pub struct Exchange(Arc<AtomicBool>);
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
     }
 }
 
@@ -69,11 +91,11 @@ mod tests {
     }
 
     #[test]
-    fn a_network_of_ipv6_is_one_caller() {
-        let of = |text: &str| network(text.parse().unwrap());
-        assert_eq!(of("2001:db8:1:2::1"), of("2001:db8:1:2:ffff::2"));
-        assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
-        assert_ne!(of("192.0.2.1"), of("192.0.2.2"));
-        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
+    fn a_connection_has_one_exchange_at_a_time() {
+        let peer = Peer::default();
+        let first = peer.begin_exchange();
+        assert!(first.is_some() && peer.clone().begin_exchange().is_none());
+        drop(first);
+        assert!(peer.begin_exchange().is_some());
     }
 }

@@ -1,17 +1,17 @@
 //! The listener: TLS 1.3, one task for each connection, limits on all of it, an orderly end.
 
+use crate::connections::{ConnectionLimits, Connections, Slot};
+use crate::idle::{Requests, counted};
 use crate::patience::Patient;
 use crate::peer::Peer;
 use crate::server::ApiServer;
-use crate::strangers::{Place, Strangers};
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
-use master_client::Body;
-use master_client::BoxFuture;
+use master_client::{Body, BoxFuture};
 use rustls::RootCertStore;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ResolvesServerCert, WebPkiClientVerifier};
@@ -20,7 +20,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
@@ -28,21 +27,24 @@ use tokio_util::sync::CancellationToken;
 /// Label of the TLS exporter that binds evidence to a connection (RFC 9266).
 const EXPORTER_LABEL: &[u8] = b"EXPORTER-Channel-Binding";
 
-/// How long a connection outlives its caller's denial: time to answer what is under way with the refusal.
+/// How long a connection outlives its caller's denial, or its own idling: time to answer what is under way, and to say so.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Limits of the listener.
 #[derive(Debug, Clone)]
 pub struct ServeOptions {
-    /// Connections at once; more wait in the kernel's queue.
-    pub connections: usize,
-    /// Of these, connections without a client certificate from one network (an IPv4 address, a /64 of IPv6), and as many
-    /// again that are in their handshake; one more is closed unheard.
-    pub strangers: usize,
+    /// Connections at once, and how they are shared.
+    pub connections: ConnectionLimits,
     /// Time for the TLS handshake.
     pub handshake: Duration,
-    /// Time for a request's header, and for an idle HTTP/1 connection.
+    /// Time for a request's header, and so for an idle HTTP/1 connection (nginx's `client_header_timeout`).
     pub header: Duration,
+    /// Time for which a connection may ask nothing. Clients keep theirs as long as Go's do, 90 s, and so does upstream's server;
+    /// an open watch is a request, so none is cut.
+    pub idle: Duration,
+    /// The same where nobody has said yet who is there, also before the first request: the time that a machine has to answer a
+    /// challenge, as slow TPMs take some of it.
+    pub idle_stranger: Duration,
     /// Time that a write may stand still because the client takes nothing.
     pub write: Duration,
     /// Bytes of a request's header.
@@ -56,10 +58,11 @@ pub struct ServeOptions {
 impl Default for ServeOptions {
     fn default() -> Self {
         Self {
-            connections: 10_000,
-            strangers: 2_000,
+            connections: ConnectionLimits::default(),
             handshake: Duration::from_secs(10),
             header: Duration::from_secs(60),
+            idle: Duration::from_secs(90),
+            idle_stranger: Duration::from_secs(60),
             write: Duration::from_secs(60),
             header_bytes: 64 << 10,
             streams: 250,
@@ -107,11 +110,7 @@ struct Connection {
     options: ServeOptions,
     acceptor: TlsAcceptor,
     builder: Builder<TokioExecutor>,
-    permit: OwnedSemaphorePermit,
-    /// While the handshake lasts.
-    place: Place,
-    /// From then on, where no certificate was shown.
-    strangers: Arc<Strangers>,
+    slot: Arc<Slot>,
 }
 
 /// Serves until `shutdown` is cancelled, then drains: no new connections, watches end, open requests get
@@ -125,24 +124,19 @@ pub async fn serve(
 ) {
     let acceptor = TlsAcceptor::from(tls);
     let builder = http(&options);
-    let room = Arc::new(Semaphore::new(options.connections));
-    let (shaking, strangers) = (Strangers::new(options.strangers), Strangers::new(options.strangers));
+    let connections = Connections::new(options.connections);
     let mut tasks = tokio::task::JoinSet::new();
     loop {
-        // Cancel-safe: a permit not yet used goes back, accept loses no connection, join_next only reaps.
+        // Cancel-safe: accept loses no connection, join_next only reaps.
         let accepted = tokio::select! {
             () = shutdown.cancelled() => break,
             Some(_) = tasks.join_next() => continue,
-            accepted = accept(&listener, room.clone()) => accepted,
+            accepted = accept(&listener) => accepted,
         };
-        let Some((stream, remote, permit)) = accepted else { continue };
-        let Some(place) = shaking.admit(remote.ip()) else {
-            tracing::debug!(%remote, "its network has all the handshakes that it may have at once");
-            continue;
-        };
+        let Some((stream, remote)) = accepted else { continue };
+        let slot = Arc::new(connections.enter(remote.ip()));
         let (api, options, acceptor, builder) = (api.clone(), options.clone(), acceptor.clone(), builder.clone());
-        let strangers = Arc::clone(&strangers);
-        let connection = Connection { api, options, acceptor, builder, permit, place, strangers };
+        let connection = Connection { api, options, acceptor, builder, slot };
         tasks.spawn(connect(connection, stream, remote));
     }
     drop(listener);
@@ -165,16 +159,18 @@ fn http(options: &ServeOptions) -> Builder<TokioExecutor> {
         .timer(TokioTimer::new())
         .max_header_list_size(options.header_bytes)
         .max_concurrent_streams(options.streams)
+        // What a client may send before anybody reads it, for each stream and for all of a connection.
+        .initial_stream_window_size(128 << 10)
+        .initial_connection_window_size(256 << 10)
         .keep_alive_interval(Duration::from_secs(30))
         .keep_alive_timeout(Duration::from_secs(20))
         .max_send_buf_size(256 << 10);
     builder
 }
 
-async fn accept(listener: &TcpListener, room: Arc<Semaphore>) -> Option<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
-    let permit = room.acquire_owned().await.ok()?;
+async fn accept(listener: &TcpListener) -> Option<(TcpStream, SocketAddr)> {
     match listener.accept().await {
-        Ok((stream, remote)) => Some((stream, remote, permit)),
+        Ok(accepted) => Some(accepted),
         Err(error) => {
             // Out of descriptors or memory: let some go before the next try.
             tracing::warn!(%error, "a connection could not be accepted");
@@ -185,7 +181,16 @@ async fn accept(listener: &TcpListener, room: Arc<Semaphore>) -> Option<(TcpStre
 }
 
 async fn connect(connection: Connection, stream: TcpStream, remote: SocketAddr) {
-    let Connection { api, options, acceptor, builder, permit, place, strangers } = connection;
+    let ended = connection.slot.ended();
+    // Cancel-safe: what is cut is dropped.
+    tokio::select! {
+        () = conduct(connection, stream, remote) => {}
+        () = ended.cancelled() => tracing::debug!(%remote, "a connection is cut: another has its place"),
+    }
+}
+
+async fn conduct(connection: Connection, stream: TcpStream, remote: SocketAddr) {
+    let Connection { api, options, acceptor, builder, slot } = connection;
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, %remote, "a connection went away at once");
         return;
@@ -202,23 +207,28 @@ async fn connect(connection: Connection, stream: TcpStream, remote: SocketAddr) 
                 return;
             }
         };
-    let peer = peer(&stream, remote);
-    drop(place);
-    let place = peer.certificates.is_empty().then(|| strangers.admit(remote.ip()));
-    if matches!(place, Some(None)) {
-        tracing::debug!(%remote, "its network has all the connections that it may have without a certificate");
-        return;
+    let peer = peer(&stream, remote, slot.clone());
+    match peer.user() {
+        Some(user) => slot.identify(&user.name),
+        None => slot.touch(),
     }
     let draining = api.draining();
-    let (judge, shown) = (api.clone(), peer.clone());
-    let service = service_fn(move |request| answer(api.clone(), peer.clone(), request));
+    let (judge, shown, requests) = (api.clone(), peer.clone(), Requests::new());
+    let asked = requests.clone();
+    let service = service_fn(move |request| answer(api.clone(), peer.clone(), request, &asked));
+    let idle = requests.idle(|| if slot.is_identified() { options.idle } else { options.idle_stranger });
     let mut served = std::pin::pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), service));
-    // Cancel-safe: the connection is polled on after the signal to drain; what is cut is dropped.
+    // Cancel-safe: the connection is polled on after the signal to drain or when it idles; what is cut is dropped.
     let result = tokio::select! {
         result = served.as_mut() => result,
         () = draining.cancelled() => {
             served.as_mut().graceful_shutdown();
             served.await
+        }
+        () = idle => {
+            // A client of HTTP/2 hears of it, so that it sends no request into a connection that ends.
+            served.as_mut().graceful_shutdown();
+            tokio::time::timeout(FAREWELL, served).await.unwrap_or(Ok(()))
         }
         () = shut_out(&judge, &shown) => {
             tracing::info!(%remote, "a connection is cut: its caller was shut out");
@@ -228,7 +238,6 @@ async fn connect(connection: Connection, stream: TcpStream, remote: SocketAddr) 
     if let Err(error) = result {
         tracing::debug!(%error, %remote, "a connection broke off");
     }
-    drop((permit, place));
 }
 
 /// Waits until whoever shows this certificate is shut out, and has had the time to be told so.
@@ -247,18 +256,20 @@ fn answer(
     api: ApiServer,
     peer: Peer,
     request: Request<Incoming>,
+    requests: &Requests,
 ) -> BoxFuture<'static, Result<Response<Body>, Infallible>> {
-    Box::pin(async move { Ok(api.handle(request.map(incoming), peer).await) })
+    let under_way = requests.begin();
+    Box::pin(async move { Ok(counted(api.handle(request.map(incoming), peer).await, under_way)) })
 }
 
 fn incoming(body: Incoming) -> Body {
     body.map_err(Into::into).boxed_unsync()
 }
 
-fn peer(stream: &TlsStream<Patient<TcpStream>>, remote: SocketAddr) -> Peer {
+fn peer(stream: &TlsStream<Patient<TcpStream>>, remote: SocketAddr, slot: Arc<Slot>) -> Peer {
     let (_, session) = stream.get_ref();
     let certificates = session.peer_certificates().unwrap_or_default();
     let certificates = certificates.iter().map(|certificate| certificate.clone().into_owned()).collect();
     let exporter = session.export_keying_material([0; 32], EXPORTER_LABEL, Some(&[])).ok();
-    Peer { remote: Some(remote), certificates, exporter, ..Peer::default() }
+    Peer { remote: Some(remote), certificates, exporter, slot: Some(slot), ..Peer::default() }
 }

@@ -49,6 +49,7 @@ pub(crate) struct Inner {
     writes: Semaphore,
     watches: Arc<Semaphore>,
     pub(crate) snapshots: Arc<Semaphore>,
+    pub(crate) node_calls: Arc<verbs::NodeCalls>,
     prepared: AtomicBool,
     pub(crate) extensions: OnceLock<Arc<dyn Extensions>>,
     deny_list: OnceLock<Arc<dyn DenyList>>,
@@ -95,6 +96,7 @@ impl ApiServer {
             writes: Semaphore::new(options.in_flight_mutating),
             watches: Arc::new(Semaphore::new(options.watches)),
             snapshots: crate::snapshot::room(),
+            node_calls: verbs::NodeCalls::new(&options.nodes),
             options,
             prepared: AtomicBool::new(false),
             extensions: OnceLock::new(),
@@ -235,7 +237,14 @@ impl ApiServer {
     pub async fn handle(&self, request: Request<Body>, peer: Peer) -> Response<Body> {
         let mut request = request;
         match authenticate::caller(self, request.headers_mut(), &peer).await {
-            Ok(user) => self.handle_as(request, user, peer).await,
+            Ok(user) => {
+                if let Some(slot) = &peer.slot
+                    && !user.in_group(identity::UNAUTHENTICATED_GROUP)
+                {
+                    slot.identify(&user.name);
+                }
+                self.handle_as(request, user, peer).await
+            }
             Err(error) => respond(&error),
         }
     }

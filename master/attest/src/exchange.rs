@@ -12,7 +12,7 @@ use crate::error::chain;
 use crate::exchanges::Exchanges;
 use crate::inventory::Inventory;
 use crate::journal::Journal;
-use crate::limit::{Limiter, Rate};
+use crate::limit::{Caller, Limiter};
 use crate::policy::{Judgement, Policy, Ruling, judge, policy_of};
 use crate::queue;
 use crate::ring::{Entry, Ring};
@@ -22,18 +22,19 @@ use crate::{record, ring};
 use config_attest::policy::CheckedRule;
 use config_attest::release::KnownRelease;
 use config_attest::sessions::{HalfOpen, Limits, Sessions};
+use config_attest::tpm::Public;
 use config_attest::verifier::{
     Approval, Claimant, Judged, Pending, Reference, RenewingPeer, Shown, UnprovenPending, Verified, check_evidence,
     check_hello, check_renewal,
 };
-use config_attest::wire::{Claims, Evidence, Hello, MAX_EVIDENCE_BODY, MAX_HELLO_BODY, SessionId};
+use config_attest::wire::{Claims, Evidence, Hello, Keys, MAX_EVIDENCE_BODY, MAX_HELLO_BODY, SessionId};
 use config_attest::{Channel, Code, Digest, EkIssuer, Refusal};
 use config_kube::identity::node_of_user;
 use config_kube::machine::EkWord;
 use config_kube::policy::DryRun;
 use config_kube::{CertificatePolicySpec, Machine};
 use jiff::Timestamp;
-use master_api::{Peer, network};
+use master_api::Peer;
 use master_ca::{Authority, NodeExtension};
 use master_client::{Body, Client, Recorder};
 use serde::de::DeserializeOwned;
@@ -44,11 +45,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::MutexGuard;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-/// Requests of strangers from one network, where a rack behind one address may reboot at once, and of one node that shows
-/// its certificate.
-const EACH: Rate = Rate { per_second: 20.0, burst: 200.0 };
-/// Requests of all strangers, and of all nodes: what two cores verify.
-const ALL: Rate = Rate { per_second: 1000.0, burst: 2000.0 };
 /// Locks among which the Machines are spread.
 const LANES: usize = 64;
 
@@ -74,9 +70,7 @@ pub(crate) struct Desk {
     pub(crate) unproven: Mutex<Sessions<UnprovenPending>>,
     /// When the desk was opened: sessions live by a clock that never goes back.
     opened: Instant,
-    strangers: Mutex<Limiter<IpAddr>>,
-    /// By the Machine's uid: what others send from a node's address is not held against it.
-    nodes: Mutex<Limiter<String>>,
+    limiter: Limiter,
     lanes: Vec<tokio::sync::Mutex<()>>,
     addresses: Addresses,
     spread: RandomState,
@@ -120,9 +114,8 @@ impl Desk {
             sessions: Mutex::new(Sessions::new(limits)),
             unproven: Mutex::new(Sessions::new(limits)),
             opened: Instant::now(),
-            strangers: Mutex::new(Limiter::new(EACH, ALL, Instant::now())),
-            nodes: Mutex::new(Limiter::new(EACH, ALL, Instant::now())),
             addresses: Addresses::default(),
+            limiter: Limiter::new(),
             lanes: (0..LANES).map(|_| tokio::sync::Mutex::default()).collect(),
             spread: RandomState::new(),
         }
@@ -130,17 +123,11 @@ impl Desk {
 
     /// `POST /attest/v1/sessions`.
     pub(crate) async fn hello(&self, incoming: Body, peer: &Peer) -> Answer {
-        if let Err(answer) = self.admit_rate(peer) {
-            return answer;
-        }
         self.open(incoming, peer, check_hello).await
     }
 
     /// `POST /attest/v1/renewals`.
     pub(crate) async fn renewal(&self, incoming: Body, peer: &Peer) -> Answer {
-        if let Err(answer) = self.admit_rate(peer) {
-            return answer;
-        }
         let (renewing, incoming) = match self.renewing(incoming, peer).await {
             Ok(both) => both,
             Err(answer) => return answer,
@@ -157,7 +144,15 @@ impl Desk {
         peer: &Peer,
         check: impl Fn(&Hello, &Reference<'_>, &Channel, u64) -> Result<config_attest::verifier::Admitted, Box<Refusal>>,
     ) -> Answer {
-        let hello: Hello = match answer::read(incoming, MAX_HELLO_BODY, BODY_TIME).await {
+        let Some(_exchange) = peer.begin_exchange() else { return one_at_a_time() };
+        let read = answer::read(incoming, MAX_HELLO_BODY, BODY_TIME).await;
+        let machines = self.inventory.machines();
+        // Before anything is verified, which costs more than reading it.
+        let listed = read.as_ref().ok().and_then(|hello: &Hello| listed_key(&hello.keys, &machines));
+        if let Err(answer) = self.admit_rate(peer, listed) {
+            return answer;
+        }
+        let hello = match read {
             Ok(hello) => hello,
             Err(answer) => return answer,
         };
@@ -169,7 +164,12 @@ impl Desk {
             sessions.open_from(address(peer), admitted, self.next_tick(), &mut SystemEntropy)
         });
         match outcome {
-            Ok(challenge) => Answer::json(&challenge),
+            Ok(challenge) => {
+                if let Some(key) = listed {
+                    peer.list(key.0);
+                }
+                Answer::json(&challenge)
+            }
             Err(refusal) => self.not_opened(peer, *refusal, &hello.claims).await,
         }
     }
@@ -189,9 +189,7 @@ impl Desk {
 
     /// `POST …/{session}/evidence`.
     pub(crate) async fn evidence(&self, session: &SessionId, incoming: Body, peer: &Peer) -> Answer {
-        if let Err(answer) = self.admit_rate(peer) {
-            return answer;
-        }
+        let Some(_exchange) = peer.begin_exchange() else { return one_at_a_time() };
         let (pending, evidence) = match self.claim(&self.sessions, session, incoming, MAX_EVIDENCE_BODY, peer).await {
             Ok(both) => both,
             Err(answer) => return answer,
@@ -210,13 +208,21 @@ impl Desk {
         most: usize,
         peer: &Peer,
     ) -> Result<(P, E), Answer> {
-        let (left, taken) = {
-            let (mut sessions, now) = (sessions.lock().unwrap_or_else(PoisonError::into_inner), self.ticks());
-            (sessions.left(session, now), sessions.take(session, now))
+        let lock = || sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        let (left, listed) = {
+            let (sessions, now) = (lock(), self.ticks());
+            (sessions.left(session, now), sessions.is_listed(session))
         };
+        // Where there is no room now the session stays open, and its answer may come again.
+        let Some(_room) = self.limiter.body(listed || renewing_peer(peer).is_some()) else {
+            return Err(Answer::problem(Code::RateLimited, "too much evidence is read at once; try again"));
+        };
+        let taken = lock().take(session, self.ticks());
         match taken {
+            // It was counted when it was opened, and is answered once.
             Ok(pending) => Ok((pending, answer::read(incoming, most, Duration::from_secs(left)).await?)),
             Err(code) => {
+                self.admit_rate(peer, None)?;
                 answer::discard(incoming, most).await;
                 self.refuse(peer, &Refusal::anonymous(code)).await;
                 Err(Answer::refused())
@@ -224,11 +230,13 @@ impl Desk {
         }
     }
 
-    /// The certificate by which a renewal's caller is known. One who shows none is refused without a look at what it sends.
+    /// The certificate by which a renewal's caller is known. One who shows none is refused without a look at what it sends,
+    /// and one who shows one is counted by it.
     pub(crate) async fn renewing(&self, incoming: Body, peer: &Peer) -> Result<(RenewingPeer, Body), Answer> {
         if let Some(renewing) = renewing_peer(peer) {
             return Ok((renewing, incoming));
         }
+        self.admit_rate(peer, None)?;
         answer::discard(incoming, MAX_HELLO_BODY).await;
         self.refuse(peer, &Refusal::anonymous(Code::RenewalIdentity)).await;
         Err(Answer::refused())
@@ -299,7 +307,7 @@ impl Desk {
         if let Err(code) = queue::own_name(&self.client, &claimant).await {
             return Err(self.refused(peer, &claimant.refused(code)).await);
         }
-        let outcome = match held.policy.decide(&claimant, &self.waiting, Timestamp::now()) {
+        let outcome = match held.policy.decide(&claimant, &self.waiting, address(peer), Timestamp::now()) {
             Ruling::Verify => claimant.verified(),
             Ruling::Approve(approval) => self.approve(claimant, &approval).await?,
             Ruling::Refuse(code) => Err(claimant.refused(code)),
@@ -402,12 +410,15 @@ impl Desk {
         self.ring.record(Entry::refused(refusal, remote, now));
     }
 
-    pub(crate) fn admit_rate(&self, peer: &Peer) -> Result<(), Answer> {
-        let now = Instant::now();
-        let admitted = match renewing_peer(peer) {
-            Some(node) => self.nodes.lock().unwrap_or_else(PoisonError::into_inner).admit(node.machine_uid, now),
-            None => self.strangers.lock().unwrap_or_else(PoisonError::into_inner).admit(address(peer), now),
+    /// Counts a request, of a node by its certificate, of a machine by its endorsement key where the inventory lists it.
+    pub(crate) fn admit_rate(&self, peer: &Peer, listed: Option<Digest>) -> Result<(), Answer> {
+        let node = renewing_peer(peer);
+        let caller = match (&node, listed) {
+            (Some(node), _) => Caller::Node(&node.machine_uid),
+            (None, Some(key)) => Caller::Listed(key),
+            (None, None) => Caller::Stranger,
         };
+        let admitted = self.limiter.admit(caller, address(peer));
         if admitted { Ok(()) } else { Err(Answer::problem(Code::RateLimited, Code::RateLimited.meaning())) }
     }
 
@@ -555,9 +566,19 @@ pub(crate) fn no_exporter() -> Answer {
     Answer::problem(Code::Channel, "attestation needs a TLS 1.3 connection of its own")
 }
 
-/// Whence a caller comes, as far as it counts.
+pub(crate) fn one_at_a_time() -> Answer {
+    Answer::problem(Code::RateLimited, "another exchange goes on over this connection; take one connection for each")
+}
+
+/// The endorsement key of a hello, where a Machine lists it. It proves nothing: the key's public half is no secret.
+fn listed_key(keys: &Keys, machines: &config_attest::Inventory) -> Option<Digest> {
+    let key = Digest::of(&Public::parse(keys.ek.as_bytes()).ok()?.spki().ok()?);
+    machines.lists(&key).then_some(key)
+}
+
+/// The caller's address.
 pub(crate) fn address(peer: &Peer) -> IpAddr {
-    network(peer.remote.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |remote| remote.ip()))
+    peer.remote.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |remote| remote.ip().to_canonical())
 }
 
 fn remote(peer: &Peer) -> String {

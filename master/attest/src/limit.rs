@@ -1,119 +1,155 @@
-//! Rate limits: a token bucket for each caller and one for all, in bounded memory.
+//! How fast machines may ask, and how much of what they send is read at once.
+//!
+//! Who comes with a node's certificate is counted by its Machine, who shows an endorsement key of the inventory by that key,
+//! and everybody else by network ([`config_limits::networks`]), each kind with a bound of its own for all together. So whatever
+//! strangers do, from however many addresses, also from the address of the machine itself, they use up nothing that nodes and
+//! machines of the inventory need. Endorsement keys are no secrets: who knows one can use up what that one key has from his own
+//! network, and from sixteen blocks of networks what it has from others.
 
-use std::collections::HashMap;
-use std::hash::Hash;
+use config_attest::Digest;
+use config_limits::{Network, Rate, Rates, Width, networks};
+use std::net::IpAddr;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// How fast something may go on.
+/// Names in the table: some hundred bytes each.
+const NAMES: usize = 32_768;
+/// Requests of strangers from one host, where a rack behind one address may reboot at once.
+const HOST: Rate = Rate { burst: 200, every: Duration::from_millis(50) };
+/// The same from one site or block.
+const BLOCK: Rate = Rate { burst: 400, every: Duration::from_millis(25) };
+/// Requests of all strangers. The table of half-open exchanges holds 4,096, so a stranger that begins one has some ten seconds to
+/// answer before others could have its place.
+const STRANGERS: Rate = Rate { burst: 1000, every: Duration::from_millis(3) };
+/// Requests with one endorsement key of the inventory, from one host.
+const KEY_AND_HOST: Rate = Rate { burst: 20, every: Duration::from_millis(500) };
+/// The same from one site or block.
+const KEY_AND_BLOCK: Rate = Rate { burst: 40, every: Duration::from_millis(250) };
+/// The same from everywhere.
+const KEY: Rate = Rate { burst: 640, every: Duration::from_millis(15) };
+/// Requests of one node that shows its certificate.
+const NODE: Rate = Rate { burst: 200, every: Duration::from_millis(50) };
+/// Requests of all nodes, and of all keys of the inventory: what two cores verify.
+const KNOWN: Rate = Rate { burst: 2000, every: Duration::from_millis(1) };
+/// Bodies of evidence that are read at once, for strangers and for the others: 512 KiB each at most.
+const BODIES: [usize; 2] = [64, 192];
+
+/// What is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Name {
+    Strangers,
+    Keys,
+    Nodes,
+    From(Network),
+    Key(Digest),
+    KeyFrom(Digest, Network),
+    Node(Digest),
+}
+
+/// Who asks, as far as it counts.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Rate {
-    /// Tokens a second.
-    pub(crate) per_second: f64,
-    /// Tokens at most.
-    pub(crate) burst: f64,
+pub(crate) enum Caller<'a> {
+    /// Anybody.
+    Stranger,
+    /// One who shows an endorsement key of the inventory.
+    Listed(Digest),
+    /// A node with its certificate, by its Machine's uid.
+    Node(&'a str),
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Bucket {
-    tokens: f64,
-    at: Instant,
-}
-
-impl Bucket {
-    fn full(rate: Rate, now: Instant) -> Self {
-        Self { tokens: rate.burst, at: now }
-    }
-
-    fn refill(&mut self, rate: Rate, now: Instant) {
-        let seconds = now.saturating_duration_since(self.at).as_secs_f64();
-        self.tokens = (self.tokens + seconds * rate.per_second).min(rate.burst);
-        self.at = now;
-    }
-}
-
-/// The buckets.
+/// The limits.
 #[derive(Debug)]
-pub(crate) struct Limiter<C> {
-    each: Rate,
-    all: Rate,
-    total: Bucket,
-    callers: HashMap<C, Bucket>,
+pub(crate) struct Limiter {
+    since: Instant,
+    rates: Mutex<Rates<Name>>,
+    bodies: [Semaphore; 2],
 }
 
-/// Most callers that are remembered; beyond it the ones that rested longest are forgotten.
-const CALLERS: usize = 4096;
-
-impl<C: Hash + Eq> Limiter<C> {
-    /// Limits for each caller, and for all together.
-    pub(crate) fn new(each: Rate, all: Rate, now: Instant) -> Self {
-        Self { each, all, total: Bucket::full(all, now), callers: HashMap::new() }
+impl Limiter {
+    pub(crate) fn new() -> Self {
+        Self { since: Instant::now(), rates: Mutex::new(Rates::new(NAMES)), bodies: BODIES.map(Semaphore::new) }
     }
 
-    /// Takes a token for this caller; false: too fast.
-    pub(crate) fn admit(&mut self, caller: C, now: Instant) -> bool {
-        if self.callers.len() >= CALLERS && !self.callers.contains_key(&caller) {
-            self.forget(now);
-        }
-        let bucket = self.callers.entry(caller).or_insert_with(|| Bucket::full(self.each, now));
-        bucket.refill(self.each, now);
-        self.total.refill(self.all, now);
-        if bucket.tokens < 1.0 || self.total.tokens < 1.0 {
-            return false;
-        }
-        bucket.tokens -= 1.0;
-        self.total.tokens -= 1.0;
-        true
+    /// Takes one request; false: too fast.
+    pub(crate) fn admit(&self, caller: Caller<'_>, from: IpAddr) -> bool {
+        self.admit_at(caller, from, self.since.elapsed())
     }
 
-    /// Drops the callers whose buckets are full again, and if all are busy, all: the total still holds.
-    fn forget(&mut self, now: Instant) {
-        let refill = Duration::from_secs_f64(self.each.burst / self.each.per_second);
-        self.callers.retain(|_, bucket| now.saturating_duration_since(bucket.at) < refill);
-        if self.callers.len() >= CALLERS {
-            self.callers.clear();
-        }
+    fn admit_at(&self, caller: Caller<'_>, from: IpAddr, now: Duration) -> bool {
+        let names: Vec<(Name, Rate)> = match caller {
+            Caller::Stranger => {
+                let each =
+                    networks(from).into_iter().map(|network| (Name::From(network), width(&network, HOST, BLOCK)));
+                each.chain([(Name::Strangers, STRANGERS)]).collect()
+            }
+            Caller::Listed(key) => {
+                let each = networks(from)
+                    .into_iter()
+                    .map(|network| (Name::KeyFrom(key, network), width(&network, KEY_AND_HOST, KEY_AND_BLOCK)));
+                each.chain([(Name::Key(key), KEY), (Name::Keys, KNOWN)]).collect()
+            }
+            Caller::Node(uid) => vec![(Name::Node(Digest::of(uid.as_bytes())), NODE), (Name::Nodes, KNOWN)],
+        };
+        self.rates.lock().unwrap_or_else(PoisonError::into_inner).take(&names, now).is_ok()
+    }
+
+    /// Room to read a large body; none while there are too many.
+    pub(crate) fn body(&self, listed: bool) -> Option<SemaphorePermit<'_>> {
+        self.bodies[usize::from(listed)].try_acquire().ok()
+    }
+}
+
+fn width(network: &Network, host: Rate, block: Rate) -> Rate {
+    match network.width() {
+        Width::Host => host,
+        Width::Site | Width::Block => block,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::IpAddr;
 
-    fn address(n: u32) -> IpAddr {
-        IpAddr::from(n.to_be_bytes())
-    }
+    const NOW: Duration = Duration::from_secs(1000);
 
-    const EACH: Rate = Rate { per_second: 1.0, burst: 2.0 };
-    const ALL: Rate = Rate { per_second: 100.0, burst: 5.0 };
-
-    #[test]
-    fn a_caller_gets_its_burst_and_then_its_rate() {
-        let start = Instant::now();
-        let mut limiter = Limiter::new(EACH, ALL, start);
-        assert!(limiter.admit(address(1), start));
-        assert!(limiter.admit(address(1), start));
-        assert!(!limiter.admit(address(1), start));
-        assert!(limiter.admit(address(2), start));
-        assert!(limiter.admit(address(1), start + Duration::from_secs(1)));
-        assert!(!limiter.admit(address(1), start + Duration::from_secs(1)));
+    fn host(number: u32) -> IpAddr {
+        IpAddr::V4((0x0a00_0000 + number).into())
     }
 
     #[test]
-    fn all_callers_share_the_total() {
-        let start = Instant::now();
-        let mut limiter = Limiter::new(EACH, ALL, start);
-        let admitted = (0..100).filter(|n| limiter.admit(address(*n), start)).count();
-        assert_eq!(admitted, 5);
-    }
-
-    #[test]
-    fn memory_is_bounded_whoever_calls() {
-        let start = Instant::now();
-        let mut limiter = Limiter::new(EACH, Rate { per_second: 1e9, burst: 1e9 }, start);
-        for n in 0..20_000 {
-            limiter.admit(address(n), start);
-            assert!(limiter.callers.len() <= CALLERS);
+    fn ten_thousand_addresses_use_up_nothing_of_keys_and_nodes() {
+        let limiter = Limiter::new();
+        let admitted = (0..100_000).filter(|n| limiter.admit_at(Caller::Stranger, host(n % 10_000), NOW)).count();
+        assert_eq!(admitted, usize::try_from(STRANGERS.burst).unwrap());
+        // Also not from an address of theirs.
+        for number in 0..500_u32 {
+            let key = Digest::of(&number.to_be_bytes());
+            assert!(limiter.admit_at(Caller::Listed(key), host(1), NOW));
+            assert!(limiter.admit_at(Caller::Node(&number.to_string()), host(1), NOW));
         }
+        assert!(!limiter.admit_at(Caller::Stranger, host(20_000), NOW));
+        assert!(limiter.admit_at(Caller::Stranger, host(20_000), NOW + STRANGERS.every));
+    }
+
+    #[test]
+    fn who_knows_a_key_uses_up_its_own_share_of_it() {
+        let limiter = Limiter::new();
+        let key = Digest::of(b"a key that is no secret");
+        let from = |n: u32| limiter.admit_at(Caller::Listed(key), host(n << 8), NOW);
+        assert_eq!((0..1000).filter(|_| from(1)).count(), 20);
+        // An owner of one block gets a block's share, whichever addresses it uses.
+        let block = (0..256).filter(|n| limiter.admit_at(Caller::Listed(key), host((2 << 8) + n), NOW)).count();
+        assert_eq!(block, 40);
+        assert!(from(3), "the machine, from its own network");
+        assert!(limiter.admit_at(Caller::Listed(Digest::of(b"another")), host(1 << 8), NOW));
+    }
+
+    #[test]
+    fn a_node_is_counted_by_its_machine_wherever_it_is() {
+        let limiter = Limiter::new();
+        let admitted = (0..1000).filter(|n| limiter.admit_at(Caller::Node("uid-1"), host(*n), NOW)).count();
+        assert_eq!(admitted, 200);
+        assert!(limiter.admit_at(Caller::Node("uid-2"), host(1), NOW));
     }
 }

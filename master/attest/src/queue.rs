@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::inventory::Inventory;
 use crate::policy::{Fresh, Wait};
 use crate::record;
-use crate::waiting::{EK, EXPIRES, ID, LABEL, Waiting};
+use crate::waiting::{EK, EXPIRES, ID, LABEL, PROOF, Proof, REMOTE, Waiting};
 use config_attest::verifier::{Approval, Claimant};
 use config_attest::{Code, Verdict};
 use config_kube::Machine;
@@ -57,6 +57,7 @@ impl Keeper<'_> {
         if let Some(fresh) = &wait.fresh {
             let fail = |source| Error::Api { what: "the request that waits for a person", source };
             for old in &fresh.instead_of {
+                tracing::info!(request = old, by = wait.name, "a request that waits gives way to another");
                 drop_request(self.client, self.waiting, old).await.map_err(fail)?;
             }
             self.create(&object(asked, &wait.name, fresh)).await.map_err(fail)?;
@@ -109,7 +110,7 @@ fn object(asked: &Asked<'_>, name: &str, fresh: &Fresh) -> CertificateSigningReq
     let seconds = i32::try_from(claimant.rule().ttl_seconds().max(600)).ok();
     let pem = master_ca::pem("CERTIFICATE REQUEST", asked.requests.client);
     let mut notes = notes(claimant, &verdict);
-    notes.insert("pratique.dev/remote", asked.remote.to_owned());
+    notes.insert(REMOTE, asked.remote.to_owned());
     notes.insert("pratique.dev/since", record::timestamp(asked.now).to_string());
     notes.insert(EXPIRES, fresh.expires.to_string());
     notes.insert("pratique.dev/changed", fresh.changes.join("; "));
@@ -144,6 +145,7 @@ fn notes(claimant: &Claimant, verdict: &Verdict) -> BTreeMap<&'static str, Strin
     BTreeMap::from([
         (ID, claimant.id().to_text()),
         (EK, claimant.party()),
+        (PROOF, Proof::of(claimant).as_str().to_owned()),
         ("pratique.dev/node", claimant.node_name().to_owned()),
         ("pratique.dev/role", claimant.role().to_owned()),
         ("pratique.dev/rule", claimant.rule().name().to_owned()),

@@ -4,7 +4,6 @@
 //! writer's pace, and a full queue drops the record and counts it. What was proven waits in another queue and is kept in
 //! another ring, so that a flood of strangers never hides the verdict on a Machine.
 
-use crate::limit::Rate;
 use crate::record::timestamp;
 use config_attest::verifier::{Claimant, Verified};
 use config_attest::{Code, Refusal, Verdict};
@@ -26,7 +25,7 @@ pub(crate) const KEEP: Duration = Duration::from_secs(24 * 3600);
 /// Records that wait to be written, in each queue.
 const QUEUE: usize = 64;
 /// How fast records of strangers are written: each is a durable write.
-const WRITES: Rate = Rate { per_second: 10.0, burst: 64.0 };
+const WRITES: Writes = Writes { per_second: 10.0, burst: 64.0 };
 /// How often objects past their time are looked for.
 const SWEEP: Duration = Duration::from_secs(60);
 
@@ -173,6 +172,13 @@ impl Ring {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
+}
+
+/// Tokens of [`Pace`].
+#[derive(Debug, Clone, Copy)]
+struct Writes {
+    per_second: f64,
+    burst: f64,
 }
 
 /// A token bucket that says when the next token is there.

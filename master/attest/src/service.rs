@@ -24,8 +24,7 @@ use config_kube::{CertificatePolicy, CertificatePolicySpec, ImageRelease, Machin
 use http::{Method, Request, Response, StatusCode};
 use master_api::{ApiServer, Extensions, Peer};
 use master_ca::Authority;
-use master_client::Object;
-use master_client::{ApiError, Body, BoxFuture, Change, Client, Follower, ListParams, Reason, UserInfo};
+use master_client::{ApiError, Body, BoxFuture, Change, Client, Follower, ListParams, Object, Reason, UserInfo};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;

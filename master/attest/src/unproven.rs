@@ -4,7 +4,7 @@
 use crate::admit::Requests;
 use crate::answer::{self, Answer, BODY_TIME};
 use crate::entropy::SystemEntropy;
-use crate::exchange::{Desk, address, no_exporter, seconds};
+use crate::exchange::{Desk, address, no_exporter, one_at_a_time, seconds};
 use config_attest::unproven::{Evidence, Hello};
 use config_attest::verifier::{
     Reference, UnprovenAdmitted, UnprovenPending, check_unproven, check_unproven_hello, check_unproven_renewal,
@@ -19,17 +19,11 @@ use std::time::SystemTime;
 impl Desk {
     /// `POST /attest/v1/unproven`.
     pub(crate) async fn unproven_hello(&self, incoming: Body, peer: &Peer) -> Answer {
-        if let Err(answer) = self.admit_rate(peer) {
-            return answer;
-        }
         self.open_unproven(incoming, peer, check_unproven_hello).await
     }
 
     /// `POST /attest/v1/unproven-renewals`.
     pub(crate) async fn unproven_renewal(&self, incoming: Body, peer: &Peer) -> Answer {
-        if let Err(answer) = self.admit_rate(peer) {
-            return answer;
-        }
         let (renewing, incoming) = match self.renewing(incoming, peer).await {
             Ok(both) => both,
             Err(answer) => return answer,
@@ -46,6 +40,10 @@ impl Desk {
         peer: &Peer,
         check: impl Fn(&Hello, &Reference<'_>, &Channel, u64) -> Result<UnprovenAdmitted, Box<Refusal>>,
     ) -> Answer {
+        let Some(_exchange) = peer.begin_exchange() else { return one_at_a_time() };
+        if let Err(answer) = self.admit_rate(peer, None) {
+            return answer;
+        }
         let hello: Hello = match answer::read(incoming, MAX_HELLO_BODY, BODY_TIME).await {
             Ok(hello) => hello,
             Err(answer) => return answer,
@@ -65,9 +63,7 @@ impl Desk {
 
     /// `POST …/{session}/evidence`.
     pub(crate) async fn unproven_evidence(&self, session: &SessionId, incoming: Body, peer: &Peer) -> Answer {
-        if let Err(answer) = self.admit_rate(peer) {
-            return answer;
-        }
+        let Some(_exchange) = peer.begin_exchange() else { return one_at_a_time() };
         let (pending, evidence): (_, Evidence) =
             match self.claim(&self.unproven, session, incoming, MAX_HELLO_BODY, peer).await {
                 Ok(both) => both,

@@ -8,9 +8,11 @@ use config_attest::verifier::{Approval, Claimant, Standing};
 use config_attest::{Code, Digest};
 use config_kube::identity;
 use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use config_limits::{Network, networks};
 use jiff::{SignedDuration, Timestamp};
 use master_client::Change;
 use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{PoisonError, RwLock};
 
 /// Label of requests that wait or waited for a person.
@@ -21,6 +23,10 @@ pub(crate) const ID: &str = "pratique.dev/evidence";
 pub(crate) const EK: &str = "pratique.dev/ek";
 /// Annotation: RFC 3339 time after which an undecided request is dropped.
 pub(crate) const EXPIRES: &str = "pratique.dev/expires";
+/// Annotation: where the machine asked from, address and port.
+pub(crate) const REMOTE: &str = "pratique.dev/remote";
+/// Annotation: how much the machine proved, as far as it counts for its place in the queue ([`Proof`]).
+pub(crate) const PROOF: &str = "pratique.dev/proof";
 /// Digits of the id in a request's name.
 const DIGITS: usize = 12;
 
@@ -48,6 +54,51 @@ pub(crate) struct Decision {
     pub(crate) by: String,
 }
 
+/// What it takes to ask once more under another identity: what keeps an attacker from filling the queue by himself. In a full
+/// queue, what proved less gives way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Proof {
+    /// Nothing: a key that anybody can make.
+    NoTpm,
+    /// A TPM of no known maker, which may be a program.
+    Tpm,
+    /// Another TPM by a maker that the rule names.
+    CertifiedTpm,
+    /// An admin's word: a Machine of the inventory has this TPM.
+    Inventory,
+}
+
+impl Proof {
+    const ALL: [Self; 4] = [Self::NoTpm, Self::Tpm, Self::CertifiedTpm, Self::Inventory];
+
+    /// What a machine proved.
+    pub(crate) fn of(claimant: &Claimant) -> Self {
+        let certified = || claimant.verdict().checks.iter().any(|check| check.ok && check.name == "EK certificate");
+        if !claimant.has_tpm() {
+            Self::NoTpm
+        } else if claimant.own_machine().is_some() {
+            Self::Inventory
+        } else if certified() {
+            Self::CertifiedTpm
+        } else {
+            Self::Tpm
+        }
+    }
+
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::NoTpm => "no-tpm",
+            Self::Tpm => "tpm",
+            Self::CertifiedTpm => "certified-tpm",
+            Self::Inventory => "inventory",
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|proof| proof.as_str() == text)
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Request {
     id: Digest,
@@ -59,6 +110,14 @@ struct Request {
     by: String,
     expires: Timestamp,
     revision: u64,
+    proof: Proof,
+    /// The widest network that it was asked from.
+    block: Option<Network>,
+}
+
+/// The widest network of an address.
+fn block(address: IpAddr) -> Option<Network> {
+    networks(address).pop()
 }
 
 impl Request {
@@ -79,7 +138,11 @@ impl Request {
         let answered = object.status.as_ref().is_some_and(|status| status.certificate.is_some());
         let by = note(identity::DECIDED_BY).cloned().unwrap_or_default();
         let (id, ek, expires) = (note(ID)?.parse().ok()?, note(EK)?.clone(), note(EXPIRES)?.parse().ok()?);
-        Some(Self { id, ek, said, answered, by, expires, revision: request::revision(object) })
+        // A request of a version that did not note it proved the least.
+        let proof = note(PROOF).and_then(|text| Proof::parse(text)).unwrap_or(Proof::NoTpm);
+        let remote = note(REMOTE).and_then(|text| text.parse::<SocketAddr>().ok());
+        let block = remote.and_then(|remote| block(remote.ip()));
+        Some(Self { id, ek, said, answered, by, expires, revision: request::revision(object), proof, block })
     }
 }
 
@@ -120,7 +183,7 @@ impl Waiting {
     }
 
     /// What a person said of this claimant, or how it waits.
-    pub(crate) fn decide(&self, claimant: &Claimant, standing: &Standing, now: Timestamp) -> Ruling {
+    pub(crate) fn decide(&self, claimant: &Claimant, standing: &Standing, from: IpAddr, now: Timestamp) -> Ruling {
         let requests = self.requests.read().unwrap_or_else(PoisonError::into_inner);
         let (rule, id, ek) = (claimant.rule(), claimant.id(), claimant.party());
         let name = request_name(claimant);
@@ -141,13 +204,18 @@ impl Waiting {
             Some(request) if request.id == id && live(request) => return Ruling::Wait(Wait { name, fresh: None }),
             Some(_) | None => {}
         }
-        if requests.values().filter(|request| request.ek != ek && live(request)).count() >= rule.max_waiting() {
-            return Ruling::Refuse(Code::QueueFull);
+        let others: Vec<(&String, &Request)> =
+            requests.iter().filter(|(_, request)| request.ek != ek && live(request)).collect();
+        let mut instead_of: Vec<String> =
+            own().filter(|(_, request)| request.said == Said::Nothing).map(|(name, _)| name.clone()).collect();
+        if others.len() >= rule.max_waiting() {
+            match gives_way(&others, Proof::of(claimant), block(from)) {
+                Some(name) => instead_of.push(name),
+                None => return Ruling::Refuse(Code::QueueFull),
+            }
         }
         let wait = SignedDuration::from_secs(i64::try_from(rule.expires_seconds()).unwrap_or(i64::MAX));
         let (changes, is_other) = (standing.changes().to_vec(), matches!(standing, Standing::Changed(_)));
-        let instead_of =
-            own().filter(|(_, request)| request.said == Said::Nothing).map(|(name, _)| name.clone()).collect();
         let expires = now.checked_add(wait).unwrap_or(Timestamp::MAX);
         Ruling::Wait(Wait { name, fresh: Some(Fresh { expires, changes, is_other, instead_of }) })
     }
@@ -158,6 +226,18 @@ impl Waiting {
         let over = |request: &Request| request.said == Said::Nothing && request.expires <= now;
         requests.iter().filter(|(_, request)| over(request)).map(|(name, _)| name.clone()).collect()
     }
+}
+
+/// Who gives way in a full queue: of those that proved the least, and less than the newcomer, the one that came last from the
+/// block of networks that has most of them. Among equals that is so only where that block has more than the newcomer's will
+/// have, so that no two push each other out in turns. None: the queue is full.
+fn gives_way(others: &[(&String, &Request)], proof: Proof, block: Option<Network>) -> Option<String> {
+    let least = others.iter().map(|(_, request)| request.proof).min().filter(|least| *least <= proof)?;
+    let among = || others.iter().filter(|(_, request)| request.proof == least);
+    let count = |block: Option<Network>| among().filter(|(_, request)| request.block == block).count();
+    let (name, chosen) = among().max_by_key(|(name, request)| (count(request.block), request.expires, *name))?;
+    let fair = least < proof || count(chosen.block) > count(block) + 1;
+    fair.then(|| (*name).clone())
 }
 
 /// The name of the request for a node in one state: the same whenever it comes back in it. That there is no TPM is in it, so
@@ -212,7 +292,45 @@ mod tests {
     }
 
     fn decide(waiting: &Waiting, claimant: &Claimant, now: Timestamp) -> Ruling {
-        waiting.decide(claimant, &Standing::New, now)
+        waiting.decide(claimant, &Standing::New, [192, 0, 2, 1].into(), now)
+    }
+
+    /// A request that waits: its name, what it proved, its block, and when it came.
+    fn request(number: u8, proof: Proof, at: u8) -> (String, Request) {
+        let request = Request {
+            id: Digest([number; 32]),
+            ek: number.to_string(),
+            said: Said::Nothing,
+            answered: false,
+            by: String::new(),
+            expires: NOW + SignedDuration::from_secs(i64::from(number)),
+            revision: 0,
+            proof,
+            block: block([10, 0, at, 1].into()),
+        };
+        (number.to_string(), request)
+    }
+
+    #[test]
+    fn in_a_full_queue_what_proved_less_gives_way_and_then_who_has_more_than_others() {
+        use Proof::{CertifiedTpm, Inventory, NoTpm, Tpm};
+        let way = |all: &[(u8, Proof, u8)], proof: Proof, at: u8| {
+            let all: Vec<_> = all.iter().map(|(number, proof, at)| request(*number, *proof, *at)).collect();
+            let all: Vec<_> = all.iter().map(|(name, request)| (name, request)).collect();
+            gives_way(&all, proof, block([10, 0, at, 9].into()))
+        };
+        let mixed = [(1, Tpm, 1), (2, NoTpm, 1), (3, NoTpm, 2), (4, NoTpm, 2), (5, CertifiedTpm, 3)];
+        for proof in [Tpm, CertifiedTpm, Inventory] {
+            assert_eq!(way(&mixed, proof, 2).as_deref(), Some("4"), "{proof:?}: the last of the larger block");
+        }
+        // One network fills the queue; another gets its share of it, and the first no more than that back.
+        let crowd = [(1, NoTpm, 1), (2, NoTpm, 1), (3, NoTpm, 1)];
+        assert_eq!(way(&crowd, NoTpm, 1), None);
+        assert_eq!(way(&crowd, NoTpm, 2).as_deref(), Some("3"));
+        assert_eq!(way(&[(1, NoTpm, 1), (2, NoTpm, 1), (4, NoTpm, 2)], NoTpm, 2), None);
+        assert_eq!(way(&[(1, NoTpm, 1), (2, NoTpm, 1), (4, NoTpm, 2)], NoTpm, 1), None);
+        // What proved more is never reached.
+        assert_eq!(way(&[(1, CertifiedTpm, 1), (2, CertifiedTpm, 1), (3, Inventory, 1)], Tpm, 2), None);
     }
 
     fn named(ruling: Ruling) -> (String, bool) {

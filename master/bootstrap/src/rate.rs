@@ -1,60 +1,44 @@
-//! What an address may ask in a time: token buckets in a table of fixed size.
+//! What an address may ask in a time, and what its neighbours may ask together.
 
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher as _;
+use config_limits::{Network, Rates, Width, networks};
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Buckets of one table. Two addresses that share one share its rate; with a secret hash nobody can choose to.
-const BUCKETS: usize = 16_384;
+pub use config_limits::Rate;
 
-/// A rate: `burst` at once, then one each `every`.
-#[derive(Debug, Clone, Copy)]
-pub struct Rate {
-    /// How many at once.
-    pub burst: u32,
-    /// Time until one more is allowed.
-    pub every: Duration,
-}
+/// Networks in one table: some hundred bytes each.
+const NETWORKS: usize = 16_384;
+/// How many hosts' rate a site or block has (a /56 or /48 of IPv6, a /24 of IPv4), whichever of its addresses it uses.
+const HOSTS: u32 = 4;
 
-/// The buckets of all addresses for one kind of request.
+/// The rates of all addresses for one kind of request.
 #[derive(Debug)]
 pub(crate) struct Buckets {
-    rate: Rate,
-    hash: RandomState,
+    host: Rate,
+    block: Rate,
     start: Instant,
-    /// For each bucket the time at which it will be full again, since `start`.
-    full_at: Mutex<Vec<Duration>>,
+    used: Mutex<Rates<Network>>,
 }
 
 impl Buckets {
     pub(crate) fn new(rate: Rate) -> Self {
-        let full_at = Mutex::new(vec![Duration::ZERO; BUCKETS]);
-        Self { rate, hash: RandomState::new(), start: Instant::now(), full_at }
+        let block = Rate { burst: rate.burst.saturating_mul(HOSTS), every: rate.every / HOSTS };
+        Self { host: rate, block, start: Instant::now(), used: Mutex::new(Rates::new(NETWORKS)) }
     }
 
-    /// Takes one; `Err` is how long there is none.
+    /// Takes one.
+    ///
+    /// # Errors
+    /// How long there is none.
     pub(crate) fn take(&self, address: IpAddr, now: Instant) -> Result<(), Duration> {
+        let rate = |network: Network| match network.width() {
+            Width::Host => (network, self.host),
+            Width::Site | Width::Block => (network, self.block),
+        };
+        let names: Vec<_> = networks(address).into_iter().map(rate).collect();
         let now = now.saturating_duration_since(self.start);
-        let slot = usize::try_from(self.hash.hash_one(network(address)) % BUCKETS as u64).unwrap_or_default();
-        let mut table = self.full_at.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(full_at) = table.get_mut(slot) else { return Ok(()) };
-        let next = (*full_at).max(now) + self.rate.every;
-        let most = now + self.rate.every * self.rate.burst;
-        if let Some(wait) = next.checked_sub(most).filter(|wait| !wait.is_zero()) {
-            return Err(wait);
-        }
-        *full_at = next;
-        Ok(())
-    }
-}
-
-/// Who counts as one: an IPv4 address, or a network of IPv6 as one customer gets it.
-pub(crate) fn network(address: IpAddr) -> u128 {
-    match address.to_canonical() {
-        IpAddr::V4(v4) => u128::from(u32::from(v4)),
-        IpAddr::V6(v6) => u128::from(v6) >> 64 << 64,
+        self.used.lock().unwrap_or_else(PoisonError::into_inner).take(&names, now)
     }
 }
 
@@ -81,10 +65,14 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv6_network_counts_as_one_and_mapped_addresses_as_ipv4() {
-        let net = |text: &str| network(text.parse().unwrap());
-        assert_eq!(net("2001:db8::1"), net("2001:db8::ffff:1"));
-        assert_ne!(net("2001:db8::1"), net("2001:db8:0:1::1"));
-        assert_eq!(net("::ffff:192.0.2.1"), net("192.0.2.1"));
+    fn an_owner_of_many_addresses_gets_four_hosts_share() {
+        let buckets = Buckets::new(Rate { burst: 3, every: Duration::from_secs(10) });
+        let now = Instant::now();
+        let admitted = (0..200_u128).filter(|number| {
+            let address = 0x2001_0db8_0001_u128 << 80 | number << 64;
+            buckets.take(IpAddr::V6(address.into()), now).is_ok()
+        });
+        assert_eq!(admitted.count(), 12);
+        assert!(buckets.take("2001:db8:2::1".parse().unwrap(), now).is_ok());
     }
 }

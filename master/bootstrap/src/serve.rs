@@ -1,7 +1,7 @@
 //! The listener: plain or TLS, one task for each connection, limits on all of it.
 
 use crate::answer::Endpoint;
-use crate::rate::network;
+use config_limits::{Network, PlaceId, Places, Width, networks};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -11,17 +11,20 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio_rustls::TlsAcceptor;
 
 /// Limits of the listener.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Connections at once; more wait in the kernel's queue.
+    /// Connections at once. One more takes the place of an older one.
     pub connections: usize,
-    /// Connections at once of one address; more are closed.
+    /// Connections at once of one host (an IPv4 address, a /64 of IPv6).
     pub per_address: usize,
+    /// Connections at once of one site or block (a /56 or /48 of IPv6, a /24 of IPv4).
+    pub per_block: usize,
+    /// Time for the TLS handshake.
+    pub handshake: Duration,
     /// Time for a request's header.
     pub header: Duration,
     /// Bytes of a request's header.
@@ -37,6 +40,8 @@ impl Default for Limits {
         Self {
             connections: 1024,
             per_address: 128,
+            per_block: 512,
+            handshake: Duration::from_secs(10),
             header: Duration::from_secs(10),
             header_bytes: 8 << 10,
             life: Duration::from_secs(60),
@@ -45,35 +50,54 @@ impl Default for Limits {
     }
 }
 
-/// How many connections each address has.
-type Open = Arc<Mutex<HashMap<u128, usize>>>;
-
-/// One connection's place in the counts, given back when it ends.
+/// The open connections: each with a place, and the task that ends with it.
 #[derive(Debug)]
-struct Place(Open, u128);
+struct Open {
+    places: Places<Network>,
+    tasks: HashMap<PlaceId, AbortHandle>,
+    next: PlaceId,
+}
+
+/// One connection's place, given back when it ends.
+#[derive(Debug)]
+struct Place(Arc<Mutex<Open>>, PlaceId);
 
 impl Place {
-    fn take(open: &Open, from: SocketAddr, most: usize) -> Option<Self> {
-        let key = network(from.ip());
-        let mut counts = open.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = counts.entry(key).or_default();
-        (*count < most).then(|| {
-            *count += 1;
-            Self(Arc::clone(open), key)
-        })
+    /// Gives a new connection a place, and a task for what it does. Nobody is turned away: an older connection is cut, of the same
+    /// network where that has its share, else of the network that has most ([`Places`]).
+    fn take<W: Future<Output = ()> + Send + 'static>(
+        all: &Arc<Mutex<Open>>,
+        from: SocketAddr,
+        limits: Limits,
+        tasks: &mut JoinSet<()>,
+        work: W,
+    ) {
+        let most = |network: &Network| match network.width() {
+            Width::Host => limits.per_address,
+            Width::Site | Width::Block => limits.per_block,
+        };
+        let groups: Vec<_> = networks(from.ip()).into_iter().map(|network| (network, most(&network))).collect();
+        let mut open = all.lock().unwrap_or_else(PoisonError::into_inner);
+        let id = open.next;
+        open.next += 1;
+        if let Some(out) = open.places.enter(id, &groups).and_then(|out| open.tasks.remove(&out)) {
+            out.abort();
+        }
+        let place = Self(Arc::clone(all), id);
+        // Under the lock, so that a task that ends at once finds its handle to remove.
+        let task = tasks.spawn(async move {
+            work.await;
+            drop(place);
+        });
+        open.tasks.insert(id, task);
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let left = counts.get_mut(&self.1).map(|count| {
-            *count -= 1;
-            *count
-        });
-        if left == Some(0) {
-            counts.remove(&self.1);
-        }
+        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        open.places.leave(self.1);
+        open.tasks.remove(&self.1);
     }
 }
 
@@ -85,22 +109,18 @@ pub async fn serve(
     limits: Limits,
     end: impl Future<Output = ()>,
 ) {
-    let (room, open) = (Arc::new(Semaphore::new(limits.connections)), Open::default());
+    let open = Open { places: Places::new(limits.connections), tasks: HashMap::new(), next: 0 };
+    let open = Arc::new(Mutex::new(open));
     let acceptor = tls.map(TlsAcceptor::from);
     let mut tasks = JoinSet::new();
     let mut end = std::pin::pin!(end);
     loop {
-        let accept = async {
-            let permit = Arc::clone(&room).acquire_owned().await.ok()?;
-            Some((listener.accept().await, permit))
-        };
-        // Cancel-safe: a permit not yet used goes back, accept loses no connection, join_next only reaps.
+        // Cancel-safe: accept loses no connection, join_next only reaps.
         let accepted = tokio::select! {
             () = &mut end => break,
             Some(_) = tasks.join_next() => continue,
-            accepted = accept => accepted,
+            accepted = listener.accept() => accepted,
         };
-        let Some((accepted, permit)) = accepted else { break };
         let (stream, from) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
@@ -110,16 +130,11 @@ pub async fn serve(
                 continue;
             }
         };
-        let Some(place) = Place::take(&open, from, limits.per_address) else {
-            tracing::debug!(%from, "an address with too many connections");
-            continue;
-        };
         let (acceptor, endpoint) = (acceptor.clone(), Arc::clone(&endpoint));
-        tasks.spawn(async move {
+        Place::take(&open, from, limits, &mut tasks, async move {
             if tokio::time::timeout(limits.life, connection(stream, from, acceptor, endpoint, limits)).await.is_err() {
                 tracing::debug!(%from, "a connection lived for as long as it may");
             }
-            drop((place, permit));
         });
     }
     drop(listener);
@@ -143,10 +158,14 @@ async fn connection(
     builder.timer(TokioTimer::new()).header_read_timeout(limits.header).max_buf_size(limits.header_bytes.max(8192));
     let outcome = match acceptor {
         None => builder.serve_connection(TokioIo::new(stream), service).await,
-        Some(acceptor) => match acceptor.accept(stream).await {
-            Ok(stream) => builder.serve_connection(TokioIo::new(stream), service).await,
-            Err(error) => {
+        Some(acceptor) => match tokio::time::timeout(limits.handshake, acceptor.accept(stream)).await {
+            Ok(Ok(stream)) => builder.serve_connection(TokioIo::new(stream), service).await,
+            Ok(Err(error)) => {
                 tracing::debug!(%error, %from, "TLS handshake failed");
+                return;
+            }
+            Err(_elapsed) => {
+                tracing::debug!(%from, "TLS handshake took too long");
                 return;
             }
         },

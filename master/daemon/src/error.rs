@@ -1,4 +1,4 @@
-//! Why the master does not start.
+//! Why the master does not start, or ends by itself.
 
 use std::path::PathBuf;
 
@@ -63,6 +63,12 @@ pub(crate) enum Error {
         #[source]
         source: master_store::StoreError,
     },
+    /// The store, while it is in use.
+    #[error(
+        "the store can't write any more, so the master ends; what it acknowledged is on the disk, and a restart reads what \
+         the disk holds"
+    )]
+    StoreFailed(#[source] std::sync::Arc<master_store::StoreError>),
     /// A snapshot.
     #[error("the snapshot failed")]
     Snapshot(#[source] master_store::SnapshotError),

@@ -26,6 +26,7 @@ pub(crate) use error::{Error, chain};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 use tracing_subscriber::EnvFilter;
 
 /// The control plane in one process.
@@ -83,6 +84,9 @@ pub(crate) struct RunArgs {
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
+/// Time for the runtime's threads at the end of the process; everything that must be done is done before.
+const THREADS_END: Duration = Duration::from_secs(5);
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let filter = EnvFilter::try_from_env("PRATIQUE_LOG").unwrap_or_else(|_unset| EnvFilter::new("info"));
@@ -93,11 +97,19 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().max_blocking_threads(16).build();
-    let outcome = match (runtime, cli.command) {
+    let outcome = match (&runtime, cli.command) {
         (Ok(runtime), Command::Run(args)) => runtime.block_on(run::run(args)),
         (Ok(runtime), Command::Snapshot(args)) => runtime.block_on(snapshot::snapshot(args)),
         (Ok(_), Command::Restore(args)) => snapshot::restore(&args),
-        (Err(source), _) => Err(Error::Runtime(source)),
+        (Err(_), _) => Ok(()),
+    };
+    let outcome = match runtime {
+        Ok(runtime) => {
+            // A thread that a failing disk holds in the kernel does not keep the process.
+            runtime.shutdown_timeout(THREADS_END);
+            outcome
+        }
+        Err(source) => Err(Error::Runtime(source)),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

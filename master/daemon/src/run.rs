@@ -16,7 +16,7 @@ use master_attest::{AttestationService, Bootstrap, VerdictLog};
 use master_ca::attestor::Attestor;
 use master_ca::{AttestorKeeper, Authority, FileKeeper, Keeper};
 use master_client::UserInfo;
-use master_store::EmbeddedStore;
+use master_store::{EmbeddedStore, StoreError};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,13 +30,15 @@ use tokio_util::sync::CancellationToken;
 const ATTESTOR_PATIENCE: Duration = Duration::from_secs(120);
 /// Open files at most: connections (see `ServeOptions`), twice, as each may go on to a node.
 const DESCRIPTORS: u64 = 65_536;
+/// Of these, for the store, the keys, the logs and the runtime itself.
+const OWN_DESCRIPTORS: u64 = 256;
 /// Where the agent of a master machine looks for the root's pin.
 const CA_PIN: &str = "/run/pratique/ca-pin";
 
 /// Runs the master until it is told to end.
 pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     let settings = settings::load(&args.config)?;
-    more_descriptors();
+    let descriptors = more_descriptors();
     make_folder(&args.data)?;
     let attestor = args.attestor.as_deref().map(Attestor::new);
     let authority = open_authority(&args, &settings, attestor.clone()).await?;
@@ -46,7 +48,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     let listener =
         TcpListener::bind(args.listen).await.map_err(|source| Error::Listen { address: args.listen, source })?;
     let listen = listener.local_addr().unwrap_or(args.listen);
-    let api = open_api(&args, &settings, listen, options)?;
+    let (api, store_failed) = open_api(&args, &settings, listen, options)?;
     // Before the bootstrap's paths are hung in: they let nothing else pass.
     api.prepare().await.map_err(Error::Prepare)?;
     let now = SystemTime::now();
@@ -72,20 +74,38 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
         );
     }
     let own = discovery::endpoints(&settings.cluster.api_names, &ranges(&settings, listen).advertise, listen.port());
-    operate(Parts { api, authority, serving, service, rotator, listener, clients, own }).await
+    let limits = serve_options(descriptors);
+    let parts = Parts { limits, api, authority, serving, service, rotator, listener, clients, own };
+    // Cancel-safe: either outcome ends the process, and what is dropped is not needed again.
+    tokio::select! {
+        outcome = operate(parts) => outcome,
+        why = store_failed => {
+            // Nothing is drained: no answer that depends on the store would be right.
+            Err(Error::StoreFailed(why))
+        }
+    }
 }
 
-/// Each connection is a descriptor, and the usual soft limit of 1,024 is there for old programs only.
-fn more_descriptors() {
+/// Each connection is a descriptor, and the usual soft limit of 1,024 is there for old programs only. How many there are now.
+fn more_descriptors() -> u64 {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     let raised = getrlimit(Resource::RLIMIT_NOFILE)
         .and_then(|(_, most)| setrlimit(Resource::RLIMIT_NOFILE, most.min(DESCRIPTORS), most));
     if let Err(error) = raised {
         tracing::warn!(%error, "the limit of open files could not be raised");
     }
+    getrlimit(Resource::RLIMIT_NOFILE).map_or(OWN_DESCRIPTORS, |(now, _)| now)
+}
+
+/// How many connections the listener may hold, so that no crowd takes a descriptor that the store needs.
+fn serve_options(descriptors: u64) -> ServeOptions {
+    let connections = usize::try_from(descriptors.saturating_sub(OWN_DESCRIPTORS) / 2).unwrap_or(usize::MAX);
+    let options = ServeOptions::default();
+    ServeOptions { connections: options.connections.within(connections), ..options }
 }
 
 struct Parts {
+    limits: ServeOptions,
     api: ApiServer,
     authority: Arc<Authority>,
     serving: Arc<Serving>,
@@ -99,7 +119,7 @@ struct Parts {
 
 /// Starts the parts in order and ends them in order.
 async fn operate(parts: Parts) -> Result<(), Error> {
-    let Parts { api, authority, serving, service, rotator, listener, clients, own } = parts;
+    let Parts { limits, api, authority, serving, service, rotator, listener, clients, own } = parts;
     let shutdown = CancellationToken::new();
     let mut tasks = JoinSet::new();
     tasks.spawn(keep_current(authority.clone(), serving.clone()));
@@ -114,7 +134,7 @@ async fn operate(parts: Parts) -> Result<(), Error> {
     tls.session_storage = Arc::new(Sessions::new(authority.clone()));
     let tls = Arc::new(tls);
     tracing::info!(address = %listener.local_addr().map(|a| a.to_string()).unwrap_or_default(), pins = authority.pins().join(" "), "serving");
-    let mut server = tokio::spawn(master_api::serve(listener, tls, api, ServeOptions::default(), shutdown.clone()));
+    let mut server = tokio::spawn(master_api::serve(listener, tls, api, limits, shutdown.clone()));
     // Cancel-safe: each arm waits for one event and ends the wait for good.
     let outcome = tokio::select! {
         () = asked_to_end() => Ok(()),
@@ -195,12 +215,19 @@ async fn open_log(args: &RunArgs, authority: Arc<Authority>) -> Result<Arc<Verdi
     tokio::task::spawn_blocking(open).await.map_err(Error::Task)?.map(Arc::new)
 }
 
-fn open_api(args: &RunArgs, settings: &Settings, listen: SocketAddr, options: Options) -> Result<ApiServer, Error> {
+/// The API server over its store, and what is ready once the store can't write any more.
+fn open_api(
+    args: &RunArgs,
+    settings: &Settings,
+    listen: SocketAddr,
+    options: Options,
+) -> Result<(ApiServer, impl Future<Output = Arc<StoreError>> + use<>), Error> {
     let path = args.data.join("store");
     make_folder(&path)?;
     let store = EmbeddedStore::open(&path).map_err(|source| Error::Store { path, source })?;
     let options = Options { ranges: ranges(settings, listen), ..options };
-    Ok(ApiServer::new(Arc::new(store), options))
+    let failed = store.failed();
+    Ok((ApiServer::new(Arc::new(store), options), failed))
 }
 
 /// What services get, and where pods find this server: at the machine's own addresses, or where it listens.

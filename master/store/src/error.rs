@@ -1,5 +1,6 @@
 //! Why a store says no.
 
+use crate::embedded::is_full;
 use crate::model::Revision;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -70,5 +71,14 @@ impl StoreError {
     pub(crate) fn file(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::File { what, path, source }
+    }
+
+    /// Tells a full disk from a failing one, for a write whose blocks nobody relies on yet.
+    pub(crate) fn full_or(what: &'static str, path: &Path, error: io::Error) -> Self {
+        if is_full(&error) {
+            let place = path.display();
+            return Self::Full(format!("the file system of {place} is full ({error}); free some, and writes go on"));
+        }
+        Self::file(what, path)(error)
     }
 }

@@ -3,13 +3,14 @@
 
 use bytes::Bytes;
 use master_store::{
-    Action, EmbeddedStore, Entry, Expect, ListQuery, Op, Options, RESTORED_AHEAD, SnapshotBytes, SnapshotError, Store,
-    StoreError, restore_snapshot, verify_snapshot,
+    Action, Disk, EmbeddedStore, Entry, Expect, ListQuery, Op, Options, RESTORED_AHEAD, SnapshotBytes, SnapshotError,
+    Store, StoreError, restore_snapshot, verify_snapshot,
 };
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -124,15 +125,24 @@ async fn a_store_is_opened_once() {
     assert!(matches!(EmbeddedStore::open(folder.path()), Err(StoreError::Locked(_))));
 }
 
-static FREE: AtomicU64 = AtomicU64::new(u64::MAX);
+/// A disk on which so many bytes are free.
+#[derive(Debug)]
+struct Room(AtomicU64);
+
+impl Disk for Room {
+    fn free(&self, _folder: &Path) -> std::io::Result<u64> {
+        Ok(self.0.load(Ordering::Relaxed))
+    }
+}
 
 #[tokio::test]
 async fn on_a_full_disk_reads_and_deletions_go_on_and_writes_when_there_is_room_again() {
     let folder = tempfile::tempdir().unwrap();
-    let options = Options { free_space: |_path| Ok(FREE.load(Ordering::Relaxed)), log_bytes: 1 << 30, ..small() };
+    let disk = Arc::new(Room(AtomicU64::new(u64::MAX)));
+    let options = Options { disk: disk.clone(), log_bytes: 1 << 30, ..small() };
     let store = EmbeddedStore::open_with(folder.path(), &options).unwrap();
     let first = put(&store, "k/first", Bytes::from("x")).await.unwrap();
-    FREE.store(1 << 20, Ordering::Relaxed);
+    disk.0.store(1 << 20, Ordering::Relaxed);
     let mut written = 0;
     let refused = loop {
         match put(&store, &format!("k/{written}"), Bytes::from(vec![0; 30_000])).await {
@@ -148,7 +158,7 @@ async fn on_a_full_disk_reads_and_deletions_go_on_and_writes_when_there_is_room_
     let store = EmbeddedStore::open_with(folder.path(), &options).unwrap();
     assert_eq!(all(&store).await.len(), written, "a store on a full disk opens for reading");
     assert!(matches!(put(&store, "k/more", Bytes::from("x")).await, Err(StoreError::Full(_))));
-    FREE.store(u64::MAX, Ordering::Relaxed);
+    disk.0.store(u64::MAX, Ordering::Relaxed);
     let began = Instant::now();
     while put(&store, "k/more", Bytes::from("x")).await.is_err() {
         assert!(began.elapsed() < LIMIT, "there is room again");

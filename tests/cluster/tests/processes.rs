@@ -36,19 +36,28 @@ impl Site {
         Self { tools: Tools::find(root).unwrap(), program, dir, port }
     }
 
-    fn start(&self) -> Owned {
+    fn command(&self) -> Command {
         let mut master = Command::new(&self.program);
         master.arg("run").arg("--config").arg(self.dir.path().join("cluster.toml"));
         master.arg("--data").arg(self.dir.path().join("data")).arg("--listen").arg(format!("127.0.0.1:{}", self.port));
-        let log = self.dir.path().join("master.log");
-        let process = Owned::start(master, &log).unwrap();
-        let ready =
-            eventually("the master to be ready", LIMIT, "", || Ok(self.kubectl(&["get", "--raw", "/readyz"]).ok()));
-        if let Err(error) = ready {
+        master
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("master.log")).unwrap_or_default()
+    }
+
+    fn start(&self) -> Owned {
+        let process = Owned::start(self.command(), &self.dir.path().join("master.log")).unwrap();
+        if let Err(error) = self.ready() {
             process.kill().unwrap();
-            panic!("{error}\n{}", std::fs::read_to_string(log).unwrap_or_default());
+            panic!("{error}\n{}", self.log());
         }
         process
+    }
+
+    fn ready(&self) -> tests_harness::Result<String> {
+        eventually("the master to be ready", LIMIT, "", || Ok(self.kubectl(&["get", "--raw", "/readyz"]).ok()))
     }
 
     fn kubectl(&self, words: &[&str]) -> tests_harness::Result<String> {
@@ -148,4 +157,54 @@ fn agent_and_master_keep_their_memory_to_themselves() {
         process.kill().unwrap();
         assert!(kept.is_ok() && alive, "{name} runs: {alive}; its memory is user {left:?}'s");
     }
+}
+
+/// A child of this test, ended with it.
+struct Child(std::process::Child);
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        // One that has ended is only reaped.
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+/// The store's folder goes away under a running master, so that it can make no file there any more: it ends, says why in its
+/// last line, and fails. Started anew on the same folder it has all that it acknowledged.
+#[test]
+fn a_master_whose_store_fails_ends_and_says_why() {
+    let site = Site::new();
+    let log = std::fs::File::create(site.dir.path().join("master.log")).unwrap();
+    let mut master = Child(site.command().stderr(log).spawn().unwrap());
+    site.ready().unwrap();
+    let (store, away) = (site.dir.path().join("data/store"), site.dir.path().join("away"));
+    let document = site.dir.path().join("large.json");
+    let write = |number: u32| {
+        let object = format!(
+            r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"large-{number}"}},"data":{{"x":"{}"}}}}"#,
+            "x".repeat(600 << 10)
+        );
+        std::fs::write(&document, object).unwrap();
+        site.kubectl(&["create", "-f", &document.to_string_lossy()]).map(|_| format!("large-{number}"))
+    };
+    let mut acknowledged = BTreeSet::from([write(0).unwrap()]);
+    std::fs::rename(&store, &away).unwrap();
+    let mut number = 0;
+    let status = eventually("the master to end", LIMIT, &site.log(), || {
+        number += 1;
+        acknowledged.extend(write(number).ok());
+        Ok(master.0.try_wait().unwrap())
+    });
+    let text = site.log();
+    let status = status.unwrap_or_else(|error| panic!("{error}\n{text}"));
+    let last = text.lines().last().unwrap_or_default();
+    assert!(!status.success(), "it failed, and says that all is well");
+    assert!(last.contains("the store can't write any more") && last.contains("os error 2"), "{last}");
+    std::fs::rename(&away, &store).unwrap();
+    let again = site.start();
+    let there = site.config_maps();
+    again.stop(Duration::from_secs(20)).unwrap();
+    let missing: Vec<_> = acknowledged.difference(&there).collect();
+    assert!(missing.is_empty(), "acknowledged and lost: {missing:?}");
 }

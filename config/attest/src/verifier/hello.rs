@@ -401,6 +401,11 @@ impl Opening for Admitted {
         self.ek_hash
     }
 
+    fn is_listed(&self) -> bool {
+        let text = self.ek_hash.to_text();
+        matches!(self.subject, Subject::Known(_)) && self.then.ek.hashes.contains(&text)
+    }
+
     /// Errors if nothing can be encrypted to the EK.
     fn challenge(self, rng: &mut impl Entropy) -> Result<(Pending, Challenge), Box<Refusal>> {
         let mut session = SessionId([0; 16]);

@@ -5,8 +5,7 @@ use crate::error::{ApiError, Reason};
 use crate::server::ApiServer;
 use config_kube::identity;
 use http::HeaderMap;
-use master_client::BoxFuture;
-use master_client::UserInfo;
+use master_client::{BoxFuture, UserInfo};
 use std::collections::BTreeMap;
 
 const PREFIX: &str = "impersonate-";

@@ -20,8 +20,7 @@ pub(crate) use claims::{Claims, Private, Reference};
 pub use fixed::{TokenFileError, TokenList};
 use http::HeaderMap;
 pub use issuer::{TokenIssuer, TokenKeyError};
-use master_client::BoxFuture;
-use master_client::UserInfo;
+use master_client::{BoxFuture, UserInfo};
 
 /// The key under which a caller's extra facts say by which credential he was known.
 pub(crate) const CREDENTIAL: &str = "authentication.kubernetes.io/credential-id";

@@ -20,8 +20,7 @@ use crate::verbs::store_error;
 use config_kube::identity;
 use feed::Kept;
 use graph::Graph;
-use master_client::BoxFuture;
-use master_client::UserInfo;
+use master_client::{BoxFuture, UserInfo};
 pub(crate) use master_rbac::{Request, Resource};
 use master_rbac::{Snapshot, Verdict, Who};
 

@@ -1,19 +1,16 @@
 //! The way to a node's own API: who it is, a connection to it, and what went wrong on the way.
 
+use super::node_answer::{Driver, NodeBody, Wish};
 use super::{Call, no_resource, store_error};
 use crate::error::{ApiError, Reason};
 use crate::hooks::NodeTarget;
 use crate::object;
 use crate::validate::{get, items, object as inner};
 use http::{Request, Response, StatusCode};
-use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use master_client::Body;
 use serde_json::Value;
-use std::time::Duration;
 
-/// Time to reach the node and get the answer's header.
-const PATIENCE: Duration = Duration::from_secs(15);
 /// The kubelet's port where the Node says nothing.
 const PORT: u16 = 10250;
 
@@ -39,35 +36,51 @@ pub(super) async fn target(call: &Call, node: &str) -> Result<NodeTarget, ApiErr
 }
 
 /// Sends a request to a node and hands back its answer, whose body still comes.
+///
+/// # Errors
+/// The node is not trusted, not reached or has too many open answers; its answer's header does not come in time, is too large or
+/// is none that can be handed on.
 pub(super) async fn send(
     call: &Call,
     target: NodeTarget,
     request: Request<Body>,
-) -> Result<Response<Incoming>, ApiError> {
+    wish: Wish,
+) -> Result<Response<NodeBody>, ApiError> {
     let node = target.name.clone();
     if let Some(why) = call.api.node_denial(&node) {
         return Err(ApiError::new(Reason::ServiceUnavailable, format!("node {node} is not asked: {why}")));
     }
-    let answer = tokio::time::timeout(PATIENCE, ask(call, target, request)).await;
+    let patience = call.api.inner.options.nodes.header;
+    let answer = tokio::time::timeout(patience, ask(call, target, request, wish)).await;
     answer.unwrap_or_else(|_elapsed| {
-        let text = format!("node {node} did not answer within {} s", PATIENCE.as_secs());
+        let text = format!("node {node} did not answer within {} s", patience.as_secs());
         Err(ApiError { code: StatusCode::GATEWAY_TIMEOUT.as_u16(), ..ApiError::new(Reason::Timeout, text) })
     })
 }
 
-async fn ask(call: &Call, target: NodeTarget, request: Request<Body>) -> Result<Response<Incoming>, ApiError> {
+async fn ask(
+    call: &Call,
+    target: NodeTarget,
+    request: Request<Body>,
+    wish: Wish,
+) -> Result<Response<NodeBody>, ApiError> {
     let node = target.name.clone();
+    let limits = &call.api.inner.options.nodes;
+    let place = call.api.inner.node_calls.begin(&node)?;
     let dialer = call
         .api
         .node_dialer()
         .ok_or_else(|| ApiError::new(Reason::ServiceUnavailable, "this server has no way to nodes configured"))?;
     let stream = dialer.dial(target).await.map_err(|error| unreachable("the node cannot be asked", &error))?;
-    let (mut sender, connection) = hyper::client::conn::http1::handshake::<_, Body>(TokioIo::new(stream))
+    let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
+        .max_buf_size(limits.header_bytes.max(8192))
+        .max_headers(limits.header_fields)
+        .handshake::<_, Body>(TokioIo::new(stream))
         .await
         .map_err(|error| unreachable("the node does not speak HTTP", &error))?;
     // The connection lives as long as its answer's body is read, and as the node is trusted; its task ends with it.
     let (api, user, peer) = (call.api.clone(), call.user.clone(), call.peer.clone());
-    tokio::spawn(async move {
+    let driver = tokio::spawn(async move {
         // Cancel-safe: either end of the wait ends the connection.
         tokio::select! {
             ended = connection => {
@@ -80,7 +93,16 @@ async fn ask(call: &Call, target: NodeTarget, request: Request<Body>) -> Result<
             }
         }
     });
-    sender.send_request(request).await.map_err(|error| unreachable("the node did not answer", &error))
+    // From here on the connection ends with the call, and then with the answer's body.
+    let driver = Driver(driver.abort_handle());
+    let answer = sender.send_request(request).await;
+    let answer = answer.map_err(|error| unreachable("the node did not answer", &error))?;
+    if answer.status().is_informational() {
+        let text = format!("node answered {}, which was not asked for", answer.status());
+        let code = StatusCode::BAD_GATEWAY.as_u16();
+        return Err(ApiError { code, ..ApiError::new(Reason::InternalError, text) });
+    }
+    Ok(answer.map(|incoming| NodeBody::new((incoming, driver, place), limits.clone(), wish)))
 }
 
 /// A failure on the way, with all its causes.

@@ -1,5 +1,6 @@
 //! The log of a container, handed on from the kubelet of its node.
 
+use super::node_answer::Wish;
 use super::{Call, gateway};
 use crate::error::{ApiError, Reason};
 use crate::hooks::NodeTarget;
@@ -13,6 +14,9 @@ use master_client::{Body, body};
 /// Parameters that the kubelet understands, as upstream names them on both sides.
 const PARAMETERS: &[&str] =
     &["follow", "previous", "sinceSeconds", "sinceTime", "timestamps", "tailLines", "limitBytes", "stream"];
+
+/// Bytes of a node's refusal that are told.
+const REFUSAL: usize = 1024;
 
 fn bad(text: String) -> ApiError {
     ApiError::new(Reason::BadRequest, text)
@@ -88,11 +92,14 @@ async fn ask(call: &Call, target: NodeTarget, path: &str) -> Result<Response<Bod
     let authority = format!("{}:{}", target.name, target.port);
     let request = Request::get(path).header(header::HOST, authority).body(body(Bytes::new()));
     let request = request.map_err(|error| gateway::unreachable("no request path", &error))?;
-    let answer = gateway::send(call, target, request).await?;
+    let wish = Wish {
+        follow: call.query.get("follow").parse().is_ok_and(|follow: bool| follow) || call.query.get("follow") == "1",
+        at_most: call.query.get("limitBytes").parse().ok(),
+    };
+    let answer = gateway::send(call, target, request, wish).await?;
     let status = answer.status();
     if status != StatusCode::OK {
-        let text = answer.into_body().collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
-        let text = String::from_utf8_lossy(&text[..text.len().min(1024)]).into_owned();
+        let text = answer.into_body().beginning(REFUSAL).await;
         let reason = match status {
             StatusCode::NOT_FOUND => Reason::NotFound,
             StatusCode::BAD_REQUEST => Reason::BadRequest,
@@ -100,7 +107,7 @@ async fn ask(call: &Call, target: NodeTarget, path: &str) -> Result<Response<Bod
         };
         return Err(ApiError::new(reason, text));
     }
-    let mut response = Response::new(answer.into_body().map_err(Into::into).boxed_unsync());
+    let mut response = Response::new(answer.into_body().boxed_unsync());
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
     Ok(response)
 }

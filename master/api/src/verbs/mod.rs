@@ -12,6 +12,7 @@ mod gateway;
 mod log;
 mod managed;
 mod managed_scale;
+mod node_answer;
 mod options;
 mod page;
 mod patch;
@@ -33,12 +34,13 @@ use crate::peer::Peer;
 use crate::registry::{Kind, Review, Subresource};
 use crate::server::ApiServer;
 use http::{HeaderMap, Method, Response, Uri};
-use master_client::Body;
-use master_client::UserInfo;
+use master_client::{Body, UserInfo};
 use master_store::{Entry, StoreError};
 use std::sync::Arc;
 
 pub(crate) use answer::{json_bytes, value_answer};
+pub(crate) use node_answer::NodeCalls;
+pub use node_answer::NodeLimits;
 
 /// A request for a resource, authorized.
 #[derive(Debug, Clone)]

@@ -1,5 +1,6 @@
 //! The proxy subresource: a request handed on to a node, and the refusal where there is no way to go.
 
+use super::node_answer::{NodeBody, Wish};
 use super::{Call, gateway, no_resource, store_error};
 use crate::error::{ApiError, Reason};
 use crate::registry::Subresource;
@@ -76,8 +77,14 @@ pub(super) async fn run(call: &Call, method: Method, uri: &Uri, content: Body) -
         .header(header::HOST, format!("{}:{}", target.name, target.port))
         .body(content)
         .map_err(|error| gateway::unreachable("this is no path that can be handed on", &error))?;
-    let answer = gateway::send(call, target, request).await?;
+    let wish = Wish { follow: follows(&call.target.rest, uri.query().unwrap_or_default()), at_most: None };
+    let answer = gateway::send(call, target, request, wish).await?;
     Ok(handed_back(answer, uri, &call.target.rest))
+}
+
+/// Whether a path of a kubelet's answers as long as a container runs: its logs, followed.
+fn follows(path: &str, query: &str) -> bool {
+    path.starts_with("/containerLogs/") && query.split('&').any(|pair| matches!(pair, "follow=true" | "follow=1"))
 }
 
 /// Headers that go through.
@@ -86,9 +93,9 @@ fn passed(headers: &HeaderMap) -> impl Iterator<Item = (&HeaderName, &HeaderValu
 }
 
 /// The other end's answer; where it sends elsewhere, by way of this server.
-fn handed_back(answer: Response<hyper::body::Incoming>, uri: &Uri, rest: &str) -> Response<Body> {
+fn handed_back(answer: Response<NodeBody>, uri: &Uri, rest: &str) -> Response<Body> {
     let (parts, incoming) = answer.into_parts();
-    let mut response = Response::new(incoming.map_err(Into::into).boxed_unsync());
+    let mut response = Response::new(incoming.boxed_unsync());
     *response.status_mut() = parts.status;
     for (name, value) in passed(&parts.headers) {
         response.headers_mut().append(name, value.clone());

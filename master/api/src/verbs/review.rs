@@ -9,9 +9,7 @@ use crate::path::{Verb, not_allowed};
 use crate::registry::Review;
 use crate::validate::{At, Faults, Fields, get, items, object, text};
 use http::{Response, StatusCode};
-use master_client::Body;
-use master_client::BoxFuture;
-use master_client::UserInfo;
+use master_client::{Body, BoxFuture, UserInfo};
 use serde_json::{Map, Value, json};
 
 /// Answers a review.

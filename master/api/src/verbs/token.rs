@@ -9,8 +9,7 @@ use crate::validate::{At, Faults, Fields, get, items, object, text};
 use config_kube::k8s_openapi::api::authentication::v1::TokenRequest;
 use http::{Response, StatusCode};
 use jiff::Timestamp;
-use master_client::Body;
-use master_client::BoxFuture;
+use master_client::{Body, BoxFuture};
 use serde_json::{Map, Value, json};
 
 const KIND: &str = "TokenRequest";

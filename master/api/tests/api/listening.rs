@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::{Method, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
-use master_api::{Mode, NodeTarget, Options, ServeOptions};
+use master_api::{ConnectionLimits, Mode, NodeTarget, Options, ServeOptions};
 use master_client::BoxFuture;
 use serde_json::json;
 use std::sync::{Arc, Mutex};
@@ -146,29 +146,60 @@ async fn a_server_with_its_hands_full_says_so_and_stays_healthy() {
 
 #[tokio::test]
 async fn strangers_of_one_network_leave_room_for_those_who_are_known() {
-    let limits = ServeOptions { strangers: 2, ..ServeOptions::default() };
+    let connections = ConnectionLimits { strangers: 3, per_host: 3, per_block: 3, ..ConnectionLimits::default() };
+    // None of them ends by itself here.
+    let limits = ServeOptions { connections, idle_stranger: PATIENCE * 10, ..ServeOptions::default() };
     let server = Server::start(Options::default(), limits).await;
-    let mut strangers = [server.connect(None).await, server.connect(None).await];
-    for stranger in &mut strangers {
-        assert_eq!(stranger.ask(Method::GET, "/livez", "").await.0, StatusCode::OK);
-    }
-    let mut third = server.stream(server.client_tls(None, b"http/1.1")).await.unwrap();
-    let ended = tokio::time::timeout(PATIENCE, third.read(&mut [0; 1])).await.expect("a third is closed");
-    assert!(matches!(ended, Ok(0) | Err(_)), "{ended:?}");
     let mut admin = server.connect(Some(&server.admin_identity())).await;
+    let mut watch = admin.open(Method::GET, "/api/v1/configmaps?watch=1", "").await.into_body();
+    let mut oldest = server.stream(server.client_tls(None, b"http/1.1")).await.unwrap();
+    let mut crowd = Vec::new();
+    for _ in 0..20 {
+        // Each newcomer is heard, whatever the others hold.
+        let mut stranger = server.connect(None).await;
+        assert_eq!(stranger.ask(Method::GET, "/livez", "").await.0, StatusCode::OK);
+        crowd.push(stranger);
+    }
+    let ended = tokio::time::timeout(PATIENCE, oldest.read(&mut [0; 1])).await.expect("the oldest one is cut");
+    assert!(matches!(ended, Ok(0) | Err(_)), "{ended:?}");
     assert_eq!(admin.ask(Method::GET, "/api/v1/nodes", "").await.0, StatusCode::OK);
-    drop(strangers);
-    let again = async {
-        loop {
-            let mut stream = server.stream(server.client_tls(None, b"http/1.1")).await.unwrap();
-            stream.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.ok();
-            let mut answer = Vec::new();
-            if stream.read_to_end(&mut answer).await.is_ok_and(|_| answer.starts_with(b"HTTP/1.1 200")) {
-                return;
-            }
+    let object = r#"{"metadata":{"name":"told"}}"#;
+    let made = admin.ask(Method::POST, "/api/v1/namespaces/default/configmaps", object).await;
+    assert_eq!(made.0, StatusCode::CREATED);
+    let told = tokio::time::timeout(PATIENCE, watch.frame()).await.expect("the watch goes on");
+    assert!(told.is_some_and(|frame| frame.is_ok()));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_connection_on_which_nothing_is_asked_ends_and_an_open_watch_does_not() {
+    let short = Duration::from_millis(300);
+    let limits = ServeOptions { idle: short, idle_stranger: short, ..ServeOptions::default() };
+    let server = Server::start(Options::default(), limits).await;
+    let admin = server.admin_identity();
+    // Not a byte after the handshake, by either protocol, known or not.
+    for identity in [None, Some(&admin)] {
+        for protocol in [b"http/1.1".as_slice(), b"h2".as_slice(), b"".as_slice()] {
+            let mut config = server.client_tls(identity, protocol);
+            config.alpn_protocols.retain(|protocol| !protocol.is_empty());
+            let mut silent = server.stream(config).await.unwrap();
+            let mut said = Vec::new();
+            let ended = tokio::time::timeout(PATIENCE, silent.read_to_end(&mut said)).await;
+            assert!(ended.is_ok(), "{:?}: it stays open", String::from_utf8_lossy(protocol));
         }
-    };
-    tokio::time::timeout(PATIENCE, again).await.expect("their room comes back");
+        // A client of HTTP/2 that answers every ping.
+        let stream = server.stream(server.client_tls(identity, b"h2")).await.unwrap();
+        let handshake = hyper::client::conn::http2::handshake::<_, _, Full<Bytes>>;
+        let (_sender, connection) =
+            handshake(hyper_util::rt::TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+        let ended = tokio::time::timeout(PATIENCE, connection).await;
+        assert!(ended.is_ok(), "an idle HTTP/2 connection stays open");
+    }
+    let mut watcher = server.connect(Some(&admin)).await;
+    let mut watch = watcher.open(Method::GET, "/api/v1/configmaps?watch=1", "").await.into_body();
+    let quiet = tokio::time::timeout(short * 4, watch.frame()).await;
+    assert!(quiet.is_err(), "an open watch is cut: {quiet:?}");
+    assert_eq!(watcher.ask(Method::GET, "/api/v1/nodes", "").await.0, StatusCode::OK);
     server.stop().await;
 }
 

@@ -6,6 +6,7 @@ use config_attest::Code;
 use config_attest::verifier::Claimant;
 use config_kube::Rule;
 use jiff::Timestamp;
+use std::net::IpAddr;
 
 /// Refuses whatever comes.
 #[derive(Debug)]
@@ -24,7 +25,7 @@ impl Policy for AlwaysReject {
         Judgement::Reject
     }
 
-    fn decide(&self, _claimant: &Claimant, _waiting: &Waiting, _now: Timestamp) -> Ruling {
+    fn decide(&self, _claimant: &Claimant, _waiting: &Waiting, _from: IpAddr, _now: Timestamp) -> Ruling {
         Ruling::Refuse(Code::PolicyRejects)
     }
 }

@@ -6,6 +6,7 @@ use config_attest::policy::CheckedRule;
 use config_attest::verifier::Claimant;
 use config_kube::{Rule, identity};
 use jiff::Timestamp;
+use std::net::IpAddr;
 
 /// Has the verifier decide.
 #[derive(Debug)]
@@ -35,7 +36,7 @@ impl Policy for CloudVerify {
         proof_asked(rule)
     }
 
-    fn decide(&self, _claimant: &Claimant, _waiting: &Waiting, _now: Timestamp) -> Ruling {
+    fn decide(&self, _claimant: &Claimant, _waiting: &Waiting, _from: IpAddr, _now: Timestamp) -> Ruling {
         Ruling::Verify
     }
 }

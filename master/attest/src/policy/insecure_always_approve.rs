@@ -5,6 +5,7 @@ use crate::waiting::Waiting;
 use config_attest::verifier::{Approval, Claimant};
 use config_kube::Rule;
 use jiff::Timestamp;
+use std::net::IpAddr;
 
 /// Approves whatever comes.
 #[derive(Debug)]
@@ -23,7 +24,7 @@ impl Policy for InsecureAlwaysApprove {
         proof_asked(rule)
     }
 
-    fn decide(&self, _claimant: &Claimant, _waiting: &Waiting, _now: Timestamp) -> Ruling {
+    fn decide(&self, _claimant: &Claimant, _waiting: &Waiting, _from: IpAddr, _now: Timestamp) -> Ruling {
         Ruling::Approve(Approval::Nobody)
     }
 }

@@ -14,6 +14,7 @@ use config_kube::identity::{NODE_CLIENT_SIGNER, NODE_SERVING_SIGNER};
 use config_kube::{CertificatePolicySpec, PolicyName, Rule};
 use jiff::Timestamp;
 use std::fmt::Debug;
+use std::net::IpAddr;
 
 /// What a policy says to a machine that wants to prove itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,7 +56,7 @@ pub(crate) struct Fresh {
     pub(crate) changes: Vec<String>,
     /// Whether the machine booted something else than was approved, and does not only ask for more.
     pub(crate) is_other: bool,
-    /// Undecided requests of the same machine, which it takes the place of.
+    /// Undecided requests that it takes the place of: of the same machine, or, in a full queue, of one that proved less.
     pub(crate) instead_of: Vec<String>,
 }
 
@@ -70,8 +71,8 @@ pub(crate) trait Policy: Debug + Sync {
     /// What a rule without faults says to a machine's hello.
     fn judge(&self, rule: &Rule) -> Judgement;
 
-    /// What is done with a machine that proved which it is.
-    fn decide(&self, claimant: &Claimant, waiting: &Waiting, now: Timestamp) -> Ruling;
+    /// What is done with a machine that proved which it is, and asks from an address.
+    fn decide(&self, claimant: &Claimant, waiting: &Waiting, from: IpAddr, now: Timestamp) -> Ruling;
 }
 
 pub(crate) fn policy_of(name: PolicyName) -> &'static dyn Policy {
@@ -159,7 +160,12 @@ mod tests {
                 Judgement::Reject => Decides::Never,
                 Judgement::Prove(_) => {
                     let claimant = world.claim(&machine).unwrap();
-                    match policy_of(name).decide(&claimant, &Waiting::default(), Timestamp::UNIX_EPOCH) {
+                    match policy_of(name).decide(
+                        &claimant,
+                        &Waiting::default(),
+                        [192, 0, 2, 1].into(),
+                        Timestamp::UNIX_EPOCH,
+                    ) {
                         Ruling::Verify => Decides::Verifier,
                         Ruling::Approve(_) => Decides::Nobody,
                         Ruling::Wait(_) => Decides::Person,

@@ -5,6 +5,7 @@ use crate::waiting::Waiting;
 use config_attest::verifier::{Approval, Claimant, Standing};
 use config_kube::Rule;
 use jiff::Timestamp;
+use std::net::IpAddr;
 
 /// Keeps requests for a person.
 #[derive(Debug)]
@@ -23,11 +24,11 @@ impl Policy for Queue {
         proof_asked(rule)
     }
 
-    fn decide(&self, claimant: &Claimant, waiting: &Waiting, now: Timestamp) -> Ruling {
+    fn decide(&self, claimant: &Claimant, waiting: &Waiting, from: IpAddr, now: Timestamp) -> Ruling {
         let standing = claimant.standing();
         if standing == Standing::Unchanged {
             return Ruling::Approve(Approval::Before);
         }
-        waiting.decide(claimant, &standing, now)
+        waiting.decide(claimant, &standing, from, now)
     }
 }

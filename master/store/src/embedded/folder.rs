@@ -1,10 +1,12 @@
 //! The store's folder: names, the lock, durable renames, room on the disk.
 
+use super::disk::Disk;
 use crate::error::StoreError;
 use crate::model::Revision;
 use std::fs::{File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What the names of unfinished files end with; they are removed at the next start.
@@ -13,19 +15,11 @@ const LOCK: &str = "lock";
 /// What versions before the log wrote.
 const OLD_ENGINE: &str = "store.redb";
 
-/// Bytes that a file system has left for us, asked when room is made for a log.
-pub type FreeSpace = fn(&Path) -> io::Result<u64>;
-
-/// What the file system says.
-pub(super) fn free_space(path: &Path) -> io::Result<u64> {
-    let said = nix::sys::statvfs::statvfs(path).map_err(io::Error::from)?;
-    Ok(said.blocks_available().saturating_mul(said.fragment_size()))
-}
-
 /// A folder that this process alone writes to.
 #[derive(Debug)]
 pub(super) struct Folder {
     path: PathBuf,
+    disk: Arc<dyn Disk>,
     made: AtomicU64,
     _lock: File,
 }
@@ -39,7 +33,7 @@ pub(super) struct Files {
 
 impl Folder {
     /// Makes the folder where it does not exist, and locks it.
-    pub(super) fn open(path: &Path) -> Result<Self, StoreError> {
+    pub(super) fn open(path: &Path, disk: Arc<dyn Disk>) -> Result<Self, StoreError> {
         std::fs::create_dir_all(path).map_err(StoreError::Folder)?;
         let lock = File::create(path.join(LOCK)).map_err(StoreError::Folder)?;
         match lock.try_lock() {
@@ -52,11 +46,15 @@ impl Folder {
                 format!("{OLD_ENGINE} was written by another engine of an earlier version; give an empty folder");
             return Err(StoreError::Corrupt(what));
         }
-        Ok(Self { path: path.to_owned(), made: AtomicU64::new(0), _lock: lock })
+        Ok(Self { path: path.to_owned(), disk, made: AtomicU64::new(0), _lock: lock })
     }
 
     pub(super) fn path(&self) -> &Path {
         &self.path
+    }
+
+    pub(super) fn disk(&self) -> &Arc<dyn Disk> {
+        &self.disk
     }
 
     pub(super) fn log(&self, base: Revision) -> PathBuf {
@@ -103,13 +101,14 @@ impl Folder {
     }
 
     /// Gives a file its final name, durably.
-    pub(super) fn adopt(&self, from: &Path, to: &Path) -> io::Result<()> {
-        std::fs::rename(from, to)?;
-        self.sync()
-    }
-
-    pub(super) fn sync(&self) -> io::Result<()> {
-        File::open(&self.path)?.sync_all()
+    ///
+    /// # Errors
+    /// [`StoreError::Full`] where the file has its old name still. After any other error nobody knows which of the two names the
+    /// disk has, so the file may not be used, nor its place be taken by another.
+    pub(super) fn adopt(&self, from: &Path, to: &Path) -> Result<(), StoreError> {
+        self.disk.rename(from, to).map_err(|error| StoreError::full_or("name", to, error))?;
+        let flushed = File::open(&self.path).and_then(|folder| self.disk.flush(&folder));
+        flushed.map_err(StoreError::file("flush the folder", &self.path))
     }
 }
 

@@ -1,5 +1,6 @@
 //! The keeper thread: what takes long and must not hold up writes. It makes the next log and writes state files.
 
+use super::disk::Appending;
 use super::folder::Folder;
 use super::image;
 use super::log::{Blank, Making};
@@ -8,7 +9,7 @@ use super::writer::Job;
 use crate::error::StoreError;
 use crate::history::Capture;
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{self, BufWriter};
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -41,19 +42,22 @@ pub(crate) fn now() -> u64 {
 
 fn save(folder: &Folder, capture: &Capture) -> Result<u64, StoreError> {
     let path = folder.unfinished("state");
-    let outcome = (|| {
-        let mut to = BufWriter::with_capacity(1 << 20, File::create(&path)?);
+    let written = (|| {
+        let to = Appending::new(folder.disk().clone(), File::create(&path)?);
+        let mut to = BufWriter::with_capacity(1 << 20, to);
         let bytes = image::write_state(capture, now(), &mut to)?;
-        to.flush()?;
-        to.get_ref().sync_all()?;
-        folder.adopt(&path, &folder.state(capture.head))?;
+        let file = to.into_inner().map_err(io::IntoInnerError::into_error)?.into_file();
+        folder.disk().flush(&file)?;
         Ok(bytes)
     })();
-    let bytes = match outcome {
+    // The logs before it stay until it is whole, so nothing is lost with a file that could not be flushed.
+    let written = written.map_err(|error| StoreError::full_or("write the state to", &path, error));
+    let named = written.and_then(|bytes| folder.adopt(&path, &folder.state(capture.head)).map(|()| bytes));
+    let bytes = match named {
         Ok(bytes) => bytes,
         Err(error) => {
             std::fs::remove_file(&path).ok();
-            return Err(StoreError::file("write the state to", &path)(error));
+            return Err(error);
         }
     };
     // From here on the new state counts; what stays behind is removed at the next start.

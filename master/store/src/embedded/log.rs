@@ -5,7 +5,7 @@
 //! still room to say so. A segment is named by the revision before its first change. At most one frame is unflushed
 //! at any time: a broken frame with a whole one behind it is damage, not a torn end.
 
-use super::folder::{Folder, FreeSpace};
+use super::folder::Folder;
 use super::frame::{self, FileId};
 use super::image::file_id;
 use super::record::{Purpose, Record, Records, VERSION};
@@ -14,8 +14,7 @@ use crate::history::Published;
 use crate::model::Revision;
 use bytes::Bytes;
 use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::FileExt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -34,8 +33,6 @@ pub(super) struct Making {
     pub(super) bytes: u64,
     /// Bytes that stay free on the file system.
     pub(super) spare: u64,
-    /// How the free bytes are asked for.
-    pub(super) free: FreeSpace,
 }
 
 /// A file full of zeros.
@@ -50,8 +47,8 @@ impl Blank {
     /// Makes one of `bytes`, on disk when it returns.
     pub(super) fn make(folder: &Folder, making: &Making, bytes: u64) -> Result<Self, StoreError> {
         let path = folder.unfinished("log-next");
-        let free =
-            (making.free)(folder.path()).map_err(StoreError::file("ask for the free space of", folder.path()))?;
+        let free = folder.disk().free(folder.path());
+        let free = free.map_err(StoreError::file("ask for the free space of", folder.path()))?;
         if free < bytes.saturating_add(making.spare) {
             let (place, need) = (folder.path().display(), bytes.saturating_add(making.spare) >> 20);
             return Err(StoreError::Full(format!(
@@ -59,37 +56,29 @@ impl Blank {
                 free >> 20
             )));
         }
-        match Self::write(&path, bytes) {
+        match Self::write(folder, &path, bytes) {
             Ok(file) => Ok(Self { file, path, bytes }),
             Err(error) => {
-                // What little room it took is given back.
+                // What little room it took is given back. A flush that failed for want of room is no reason to end: nothing of
+                // this file is believed, and the next try makes another.
                 std::fs::remove_file(&path).ok();
-                Err(full_or("write zeros to", &path, error))
+                Err(StoreError::full_or("write zeros to", &path, error))
             }
         }
     }
 
-    fn write(path: &Path, bytes: u64) -> io::Result<File> {
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
+    fn write(folder: &Folder, path: &Path, bytes: u64) -> io::Result<File> {
+        let file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
         let zeros = vec![0; 256 << 10];
-        let mut left = bytes;
-        while left > 0 {
-            let now = usize::try_from(left).unwrap_or(zeros.len()).min(zeros.len());
-            file.write_all(&zeros[..now])?;
-            left -= now as u64;
+        let mut done = 0;
+        while done < bytes {
+            let now = usize::try_from(bytes - done).unwrap_or(zeros.len()).min(zeros.len());
+            folder.disk().write(&file, &zeros[..now], done)?;
+            done += now as u64;
         }
-        file.sync_all()?;
+        folder.disk().flush(&file)?;
         Ok(file)
     }
-}
-
-/// Tells a full disk from a failing one.
-fn full_or(what: &'static str, path: &Path, error: io::Error) -> StoreError {
-    if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge) {
-        let place = path.display();
-        return StoreError::Full(format!("the file system of {place} is full ({error}); free some, and writes go on"));
-    }
-    StoreError::file(what, path)(error)
 }
 
 #[derive(Debug)]
@@ -140,9 +129,10 @@ impl Log {
         first.extend_from_slice(&id);
         Record::Start { version: VERSION, purpose: Purpose::Log, revision: head, made: 0 }.write(&mut first);
         frame::seal(&mut first, &id, 0);
-        let written = blank.file.write_all_at(&first, 0).and_then(|()| blank.file.sync_data());
-        written.map_err(|error| full_or("begin", &blank.path, error))?;
-        self.folder.adopt(&blank.path, &path).map_err(|error| full_or("name", &path, error))?;
+        let disk = self.folder.disk();
+        let written = disk.write(&blank.file, &first, 0).and_then(|()| disk.flush(&blank.file));
+        written.map_err(|error| StoreError::full_or("begin", &blank.path, error))?;
+        self.folder.adopt(&blank.path, &path)?;
         self.active = Some(Segment { file: blank.file, path, id, position: first.len() as u64, bytes: blank.bytes });
         self.tried = None;
         Ok(())
@@ -182,16 +172,21 @@ impl Log {
         (self.folder.clone(), self.making)
     }
 
-    /// Takes the next segment; a failure shows again when it is needed.
-    pub(super) fn prepared(&mut self, made: Result<Blank, StoreError>) {
+    /// Takes the next segment. A full disk shows again when the segment is needed.
+    ///
+    /// # Errors
+    /// The disk fails otherwise.
+    pub(super) fn prepared(&mut self, made: Result<Blank, StoreError>) -> Result<(), StoreError> {
         self.preparing = false;
         match made {
             Ok(blank) => self.next = Some(blank),
-            Err(error) => {
-                tracing::warn!(error = %error, "the store's next log could not be made ahead");
-                self.tried = Some((Instant::now(), error.to_string()));
+            Err(StoreError::Full(why)) => {
+                tracing::warn!(error = why, "the store's next log could not be made ahead");
+                self.tried = Some((Instant::now(), why));
             }
+            Err(error) => return Err(error),
         }
+        Ok(())
     }
 
     /// Writes and flushes a frame. After an error other than [`StoreError::Full`] nothing may be written any more.
@@ -203,9 +198,11 @@ impl Log {
         if end > active.bytes {
             return Err(full());
         }
-        let written = active.file.write_all_at(buffer, active.position);
-        written.map_err(|error| full_or("write to", &active.path, error))?;
-        active.file.sync_data().map_err(StoreError::file("flush", &active.path))?;
+        let disk = self.folder.disk();
+        let written = disk.write(&active.file, buffer, active.position);
+        written.map_err(|error| StoreError::full_or("write to", &active.path, error))?;
+        // Never tried again, and no failure counts as a full disk: see `Disk`.
+        disk.flush(&active.file).map_err(StoreError::file("flush", &active.path))?;
         active.position = end;
         self.bytes += buffer.len() as u64;
         Ok(())
@@ -213,7 +210,15 @@ impl Log {
 }
 
 /// Reads one segment into the state; tells how many bytes of changes it held.
-pub(super) fn replay(path: &Path, base: Revision, published: &mut Published) -> Result<u64, StoreError> {
+///
+/// Its last frame is written and flushed anew before it counts. It may have been written by a process whose flush failed: then it
+/// lies in the kernel's cache alone, which reads as if it were on the disk.
+pub(super) fn replay(
+    folder: &Folder,
+    path: &Path,
+    base: Revision,
+    published: &mut Published,
+) -> Result<u64, StoreError> {
     let corrupt = |what: String| StoreError::Corrupt(format!("{}: {what}", path.display()));
     if published.head() != base {
         return Err(corrupt(format!(
@@ -223,7 +228,7 @@ pub(super) fn replay(path: &Path, base: Revision, published: &mut Published) -> 
     }
     let bytes = std::fs::read(path).map_err(StoreError::file("read", path))?;
     let id = bytes.get(frame::HEADER..).and_then(|rest| rest.first_chunk::<16>()).copied().unwrap_or_default();
-    let (mut offset, mut first) = (0, true);
+    let (mut offset, mut last, mut first) = (0, 0..0, true);
     while let Some((payload, next)) = frame::at(&bytes, offset, &id) {
         let mut records = Records::new(if first { payload.get(16..).unwrap_or_default() } else { payload });
         loop {
@@ -248,10 +253,14 @@ pub(super) fn replay(path: &Path, base: Revision, published: &mut Published) -> 
                 Some(_) => return Err(unknown()),
             }
         }
-        (offset, first) = (next, false);
+        (last, offset, first) = (offset..next, next, false);
     }
     if first || frame::any_after(&bytes, offset, &id) {
         return Err(corrupt(format!("its bytes were changed at or after offset {offset}: the checksum fails")));
     }
+    let file = OpenOptions::new().write(true).open(path).map_err(StoreError::file("open", path))?;
+    let disk = folder.disk();
+    let again = disk.write(&file, &bytes[last.start..last.end.min(bytes.len())], last.start as u64);
+    again.and_then(|()| disk.flush(&file)).map_err(StoreError::file("write anew what ends", path))?;
     Ok(offset as u64)
 }

@@ -1,6 +1,7 @@
 //! The embedded engine: a log for durability, state files so that the log stays short, the published state in memory
 //! for reading.
 
+mod disk;
 mod folder;
 mod frame;
 mod image;
@@ -17,8 +18,9 @@ use crate::error::StoreError;
 use crate::history::{HistoryLimits, Published, table_of};
 use crate::model::{Action, Committed, Fetched, ListQuery, Listing, Op, Revision};
 use crate::traits::{BoxFuture, Store, WatchStream};
+pub(crate) use disk::is_full;
+pub use disk::{Disk, LocalDisk};
 use folder::Folder;
-pub use folder::FreeSpace;
 use log::{Log, Making};
 use queue::{Queue, Refused};
 use std::collections::HashSet;
@@ -28,7 +30,7 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use watcher::Watcher;
 use writer::{Job, Writer};
 
@@ -56,8 +58,8 @@ pub struct Options {
     pub segment_bytes: u64,
     /// Bytes that stay free on the file system.
     pub spare_bytes: u64,
-    /// How the free bytes are asked for.
-    pub free_space: FreeSpace,
+    /// The disk, or what stands in for one.
+    pub disk: Arc<dyn Disk>,
 }
 
 impl Default for Options {
@@ -73,7 +75,7 @@ impl Default for Options {
             log_bytes: 64 << 20,
             segment_bytes: 16 << 20,
             spare_bytes: 32 << 20,
-            free_space: folder::free_space,
+            disk: Arc::new(LocalDisk),
         }
     }
 }
@@ -86,6 +88,8 @@ const OPS: usize = 1024;
 struct Shared {
     published: RwLock<Published>,
     closed: AtomicBool,
+    /// Why nothing can be written any more.
+    failure: watch::Sender<Option<Arc<StoreError>>>,
 }
 
 impl Shared {
@@ -102,6 +106,10 @@ impl Shared {
 
     fn write(&self) -> RwLockWriteGuard<'_, Published> {
         self.published.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn fail(&self, error: StoreError) {
+        self.failure.send_replace(Some(Arc::new(error)));
     }
 
     fn close(&self) {
@@ -135,11 +143,15 @@ impl EmbeddedStore {
     /// Opens the store with other limits.
     pub fn open_with(folder: &Path, options: &Options) -> Result<Self, StoreError> {
         let limits = HistoryLimits { events: options.history_events, bytes: options.history_bytes };
-        let folder = Arc::new(Folder::open(folder)?);
+        let folder = Arc::new(Folder::open(folder, options.disk.clone())?);
         let found = recover::recover(&folder, limits)?;
-        let making = Making { bytes: options.segment_bytes, spare: options.spare_bytes, free: options.free_space };
+        let making = Making { bytes: options.segment_bytes, spare: options.spare_bytes };
         let log = Log::open(folder.clone(), making, found.log_bytes, found.published.head())?;
-        let shared = Arc::new(Shared { published: RwLock::new(found.published), closed: AtomicBool::new(false) });
+        let shared = Arc::new(Shared {
+            published: RwLock::new(found.published),
+            closed: AtomicBool::new(false),
+            failure: watch::Sender::new(None),
+        });
         let jobs = Arc::new(Queue::new(options.queue));
         // One of each kind of task at most.
         let (tasks, asked) = mpsc::sync_channel(2);
@@ -152,6 +164,21 @@ impl EmbeddedStore {
         ];
         let (value_bytes, transaction_bytes) = (options.value_bytes, options.transaction_bytes);
         Ok(Self { shared, jobs, threads: Mutex::new(threads), value_bytes, transaction_bytes })
+    }
+
+    /// Waits until the store can't write any more, for another reason than a full disk, and tells why; for ever where that
+    /// never happens. From then on every write is refused; whether the write that met the failure is on disk shows at the
+    /// next [`EmbeddedStore::open`], which is what the process should end for.
+    pub fn failed(&self) -> impl Future<Output = Arc<StoreError>> + Send + use<> {
+        let mut failure = self.shared.failure.subscribe();
+        async move {
+            let found = failure.wait_for(Option::is_some).await.ok().and_then(|found| found.clone());
+            match found {
+                Some(why) => why,
+                // The store was dropped in good order.
+                None => std::future::pending().await,
+            }
+        }
     }
 
     fn check(&self, ops: &[Op]) -> Result<(), StoreError> {
@@ -201,6 +228,10 @@ impl Drop for EmbeddedStore {
         // The writer ends when its queue is closed, the keeper when the writer is gone; joining them releases the
         // folder's lock before we return.
         self.jobs.close();
+        if self.shared.failure.borrow().is_some() {
+            // A failing disk may hold the keeper in the kernel, and the process is to end.
+            return self.shared.close();
+        }
         for thread in self.threads.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
             if thread.join().is_err() {
                 tracing::error!("a thread of the store panicked");

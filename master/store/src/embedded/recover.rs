@@ -40,7 +40,7 @@ pub(super) fn recover(folder: &Folder, limits: HistoryLimits) -> Result<Recovere
     let mut log_bytes = 0;
     for (base, path) in &files.logs {
         if *base >= start {
-            log_bytes += log::replay(path, *base, &mut published)?;
+            log_bytes += log::replay(folder, path, *base, &mut published)?;
         }
     }
     let replaced = files.logs.iter().filter(|(base, _)| *base < start);

@@ -1,5 +1,6 @@
 //! Snapshots: the whole state as a file that can be carried away, verified, and made into a store.
 
+use super::disk::LocalDisk;
 use super::folder::{self, Folder};
 use super::image::{self, Packer, Take, Unreadable};
 use super::keeper::now;
@@ -12,6 +13,7 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// How far a restored store's revisions are ahead of its snapshot's: more than any store writes in the time for which
 /// one keeps snapshots, so that no revision that a client remembers ever means something else.
@@ -195,7 +197,7 @@ pub fn restore_snapshot(from: &Path, folder: &Path) -> Result<SnapshotSummary, S
     if !folder::is_empty(folder).map_err(failed("look into", folder))? {
         return Err(SnapshotError::NotEmpty(folder.to_owned()));
     }
-    let target = Folder::open(folder).map_err(SnapshotError::Store)?;
+    let target = Folder::open(folder, Arc::new(LocalDisk)).map_err(SnapshotError::Store)?;
     let path = target.unfinished("state");
     let head = summary.revision + RESTORED_AHEAD;
     let file = File::create(&path).map_err(failed("make", &path))?;
@@ -214,8 +216,7 @@ pub fn restore_snapshot(from: &Path, folder: &Path) -> Result<SnapshotSummary, S
         let why = "it changed while it was read".to_owned();
         return Err(SnapshotError::Unusable { path: from.to_owned(), why });
     }
-    let done =
-        to.flush().and_then(|()| to.get_ref().sync_all()).and_then(|()| target.adopt(&path, &target.state(head)));
-    done.map_err(failed("write", &path))?;
+    to.flush().and_then(|()| to.get_ref().sync_all()).map_err(failed("write", &path))?;
+    target.adopt(&path, &target.state(head)).map_err(SnapshotError::Store)?;
     Ok(summary)
 }

@@ -151,29 +151,28 @@ impl Writer {
         }
     }
 
-    /// Works until the queue is closed, or until a file fails: then nothing is written any more, and what is
-    /// published stays readable.
+    /// Works until the queue is closed, or until a file fails: then nothing is written any more, what is published stays
+    /// readable, and [`crate::EmbeddedStore::failed`] tells why.
     pub(super) fn run(mut self) {
         let mut jobs = Vec::new();
         loop {
             if let Err(error) = self.keep() {
-                return self.stop(&error);
+                return self.stop(error);
             }
             if !self.queue.take(self.options.group.max(1), self.next_mark, &mut jobs) {
                 return;
             }
             while !jobs.is_empty() {
                 if let Err(error) = self.group(&mut jobs) {
-                    return self.stop(&error);
+                    return self.stop(error);
                 }
             }
         }
     }
 
-    fn stop(&self, error: &StoreError) {
-        let cause = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
-        tracing::error!(%error, cause, "the store's writer stops: no more writes before a restart");
+    fn stop(&self, error: StoreError) {
         self.queue.abandon();
+        self.shared.fail(error);
     }
 
     /// Takes jobs of up to [`GROUP_BYTES`] off the front and does them. An error means that the disk can't be trusted
@@ -199,8 +198,8 @@ impl Writer {
                     self.compact(revision)?;
                     reply(answer, Ok(()));
                 }
-                Job::Prepared(made) => self.log.prepared(made),
-                Job::Saved(outcome) => self.saved(outcome),
+                Job::Prepared(made) => self.log.prepared(made)?,
+                Job::Saved(outcome) => self.saved(outcome)?,
             }
         }
         self.commit(commits, bytes)
@@ -339,20 +338,21 @@ impl Writer {
         Ok(())
     }
 
-    fn saved(&mut self, outcome: Result<u64, StoreError>) {
+    fn saved(&mut self, outcome: Result<u64, StoreError>) -> Result<(), StoreError> {
         let taken = self.saving.take().unwrap_or_default();
         match outcome {
             Ok(bytes) => {
                 tracing::debug!(bytes, "the store's state was written and the logs before it removed");
                 self.state_bytes = bytes;
             }
-            Err(error) => {
-                let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
-                tracing::error!(%error, cause, "the store's state could not be written; its logs grow until it can");
+            Err(StoreError::Full(why)) => {
+                tracing::error!(error = why, "the store's state could not be written; its logs grow until it can");
                 self.log.bytes += taken;
                 self.save_after = Instant::now() + SAVE_RETRY;
             }
+            Err(error) => return Err(error),
         }
+        Ok(())
     }
 }
 

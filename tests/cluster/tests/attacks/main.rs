@@ -33,6 +33,7 @@ mod seized;
 mod sessions;
 mod site;
 mod state;
+mod strangers;
 #[path = "../../../../agent/tpm/tests/support/mod.rs"]
 mod swtpm;
 mod taken;
@@ -191,6 +192,7 @@ fn lonely(runtime: &Arc<Runtime>) -> Vec<Trial> {
         alone(runtime, "rules::a_rule_with_a_fault", rules::a_rule_with_a_fault_decides_nothing),
         alone(runtime, "privileged::taken_by_a_rule_that_says_so", privileged::taken_by_a_rule_that_says_so_and_shown),
         alone(runtime, "crowd::a_rack_joins_under_a_flood", crowd::a_rack_joins_under_a_flood),
+        alone(runtime, "strangers::ten_thousand", strangers::ten_thousand_addresses_keep_nobody_out),
         alone(runtime, "first_master::the_first_master_is_its_admins", first_master::the_first_master_is_its_admins),
         alone(runtime, "discovery::published_and_found", discovery::published_found_and_never_taken_back),
         alone(runtime, "real_tpm::joins_renews", real_tpm::joins_renews_and_is_held_to_what_it_booted),

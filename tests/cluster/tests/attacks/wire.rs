@@ -56,15 +56,16 @@ pub(crate) struct Answer {
     pub(crate) json: Value,
 }
 
-/// The next address of the loopback range, from which a connection is made, so that the master, which limits each address, takes the
-/// machines of all tests for as many machines.
+/// The next address of the loopback range, from which a connection is made, so that the master, which limits each address and
+/// each /24, takes the machines of all tests for as many machines.
 fn next() -> IpAddr {
     static NEXT: AtomicU8 = AtomicU8::new(0);
     let last = NEXT.fetch_add(1, Ordering::Relaxed) % 250 + 2;
-    [127, 0, 0, last].into()
+    [127, 0, last, 2].into()
 }
 
-async fn connect(address: SocketAddr, from: IpAddr) -> std::io::Result<TcpStream> {
+/// A TCP connection from an address of our own.
+pub(crate) async fn connect(address: SocketAddr, from: IpAddr) -> std::io::Result<TcpStream> {
     let socket = TcpSocket::new_v4()?;
     socket.bind(SocketAddr::new(from, 0))?;
     socket.connect(address).await

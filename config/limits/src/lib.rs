@@ -1,0 +1,13 @@
+//! What a listener does against callers that it does not know: who counts as one ([`networks`]), fair shares of a room that is
+//! always full ([`Places`]), and rates in bounded memory ([`Rates`]).
+//!
+//! All of it is pure: the caller says who comes and what time it is, and carries out what is told. Nothing here trusts an
+//! address: it only bounds what one owner of addresses can take from the others. Whoever proves a key is counted by the key.
+
+mod network;
+mod places;
+mod rates;
+
+pub use network::{Network, Width, networks};
+pub use places::{PlaceId, Places};
+pub use rates::{Rate, Rates};

@@ -1,0 +1,138 @@
+//! A room with so many places, in which newcomers are never turned away: somebody else gives up his place.
+//!
+//! Whose it is makes it fair. A newcomer whose own group has all that it may have takes the place of the oldest of that group.
+//! Otherwise, where the room is full, the oldest of the *largest* group goes. So a group loses a place to others only while it
+//! has more than they have: many newcomers of few groups get out of each other's way, and one who is alone in its group keeps
+//! its place for as long as any group has two.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, HashMap};
+use std::hash::Hash;
+
+/// Who has a place; the caller's own numbers, none twice.
+pub type PlaceId = u64;
+
+/// Since when, in steps of the room, and who.
+type Age = (u64, PlaceId);
+
+#[derive(Debug)]
+struct Held<K> {
+    since: u64,
+    groups: Vec<K>,
+}
+
+/// The room. `K` names a group.
+#[derive(Debug)]
+pub struct Places<K> {
+    total: usize,
+    steps: u64,
+    held: HashMap<PlaceId, Held<K>>,
+    members: HashMap<K, BTreeSet<Age>>,
+    /// The widest groups, largest last; of equals the one whose oldest member is older.
+    largest: BTreeSet<(usize, Reverse<Age>, K)>,
+}
+
+impl<K: Copy + Hash + Ord> Places<K> {
+    /// A room of `total` places, at least one.
+    pub fn new(total: usize) -> Self {
+        Self { total: total.max(1), steps: 0, held: HashMap::new(), members: HashMap::new(), largest: BTreeSet::new() }
+    }
+
+    /// Gives a place to a newcomer, and tells who has to leave for it, who has no place any more.
+    ///
+    /// `groups` are what the newcomer belongs to, each within the next, with how many places each may have; the last one is what
+    /// the room is shared among.
+    pub fn enter(&mut self, id: PlaceId, groups: &[(K, usize)]) -> Option<PlaceId> {
+        self.leave(id);
+        let crowded = groups.iter().find(|(group, most)| self.count(group) >= (*most).max(1));
+        let out = match crowded {
+            Some((group, _)) => self.oldest(group),
+            None if self.held.len() >= self.total => self.largest.last().map(|(_, Reverse((_, id)), _)| *id),
+            None => None,
+        };
+        if let Some(out) = out {
+            self.leave(out);
+        }
+        let since = self.step();
+        self.held.insert(id, Held { since, groups: groups.iter().map(|(group, _)| *group).collect() });
+        self.join(id);
+        out
+    }
+
+    /// Makes somebody the youngest: it did what it came for.
+    pub fn touch(&mut self, id: PlaceId) {
+        let since = self.step();
+        if self.held.contains_key(&id) {
+            self.part(id);
+            if let Some(held) = self.held.get_mut(&id) {
+                held.since = since;
+            }
+            self.join(id);
+        }
+    }
+
+    /// Takes a place back; whether there was one.
+    pub fn leave(&mut self, id: PlaceId) -> bool {
+        self.part(id);
+        self.held.remove(&id).is_some()
+    }
+
+    /// Places that are taken.
+    pub fn len(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Whether nobody is there.
+    pub fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    /// Places that a group has.
+    pub fn count(&self, group: &K) -> usize {
+        self.members.get(group).map_or(0, BTreeSet::len)
+    }
+
+    fn oldest(&self, group: &K) -> Option<PlaceId> {
+        self.members.get(group)?.first().map(|(_, id)| *id)
+    }
+
+    fn step(&mut self) -> u64 {
+        self.steps += 1;
+        self.steps
+    }
+
+    /// The key of a group in `largest`.
+    fn rank(&self, group: &K) -> Option<(usize, Reverse<Age>, K)> {
+        let members = self.members.get(group)?;
+        Some((members.len(), Reverse(*members.first()?), *group))
+    }
+
+    fn join(&mut self, id: PlaceId) {
+        self.change(id, |members, age| {
+            members.insert(age);
+        });
+    }
+
+    fn part(&mut self, id: PlaceId) {
+        self.change(id, |members, age| {
+            members.remove(&age);
+        });
+    }
+
+    /// Changes the groups of one who has a place, and keeps `largest` in step.
+    fn change(&mut self, id: PlaceId, change: impl Fn(&mut BTreeSet<Age>, Age)) {
+        let Some(Held { since, groups }) = self.held.get(&id) else { return };
+        let (age, groups) = ((*since, id), groups.clone());
+        if let Some(rank) = groups.last().and_then(|widest| self.rank(widest)) {
+            self.largest.remove(&rank);
+        }
+        for group in &groups {
+            let members = self.members.entry(*group).or_default();
+            change(members, age);
+            if members.is_empty() {
+                self.members.remove(group);
+            }
+        }
+        self.largest.extend(groups.last().and_then(|widest| self.rank(widest)));
+    }
+}

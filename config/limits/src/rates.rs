@@ -1,0 +1,82 @@
+//! Rates: for each name so many at once, then one each so often, in a table of fixed size.
+
+use std::collections::{BTreeSet, HashMap};
+use std::hash::Hash;
+use std::time::Duration;
+
+/// How fast something may go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rate {
+    /// How many at once, after a rest.
+    pub burst: u32,
+    /// Time until one more is allowed.
+    pub every: Duration,
+}
+
+/// How much of its rate each name has used up (the generic cell rate algorithm, ITU-T I.371). `K` is the name.
+#[derive(Debug)]
+pub struct Rates<K> {
+    most: usize,
+    /// When each name will have its whole burst again. A name that has it is not kept: it is as if it never came.
+    full_at: HashMap<K, Duration>,
+    soonest: BTreeSet<(Duration, K)>,
+}
+
+impl<K: Copy + Hash + Ord> Rates<K> {
+    /// A table of `most` names, at least one.
+    ///
+    /// Where more come at once, the one that is next to have its whole burst again is forgotten first, which gives it at most
+    /// what it would have had by then. So a bound for all together belongs beside those for each.
+    pub fn new(most: usize) -> Self {
+        Self { most: most.max(1), full_at: HashMap::new(), soonest: BTreeSet::new() }
+    }
+
+    /// Takes one from each of these names, or from none of them.
+    ///
+    /// `now` is the time of a clock that never goes back.
+    ///
+    /// # Errors
+    /// How long it takes until each name has one.
+    pub fn take(&mut self, names: &[(K, Rate)], now: Duration) -> Result<(), Duration> {
+        let next = |name: &K, rate: &Rate| {
+            let full_at = self.full_at.get(name).copied().unwrap_or_default().max(now);
+            full_at.saturating_add(rate.every)
+        };
+        let wait = |(name, rate): &(K, Rate)| {
+            let most = now.saturating_add(rate.every.saturating_mul(rate.burst));
+            next(name, rate).saturating_sub(most)
+        };
+        let longest = names.iter().map(wait).max().unwrap_or_default();
+        if !longest.is_zero() {
+            return Err(longest);
+        }
+        for (name, rate) in names {
+            let at = self.full_at.get(name).copied().unwrap_or_default().max(now).saturating_add(rate.every);
+            self.set(*name, at, now);
+        }
+        Ok(())
+    }
+
+    /// Names that are kept.
+    pub fn len(&self) -> usize {
+        self.full_at.len()
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.full_at.is_empty()
+    }
+
+    fn set(&mut self, name: K, at: Duration, now: Duration) {
+        if let Some(before) = self.full_at.insert(name, at) {
+            self.soonest.remove(&(before, name));
+        }
+        self.soonest.insert((at, name));
+        while let Some((at, name)) = self.soonest.first().copied()
+            && (self.full_at.len() > self.most || at <= now)
+        {
+            self.soonest.pop_first();
+            self.full_at.remove(&name);
+        }
+    }
+}

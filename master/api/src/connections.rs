@@ -1,0 +1,325 @@
+//! How the room for connections is shared between callers that are known and callers that are not.
+//!
+//! Nobody is turned away before it could say who it is, because until then a node looks like any stranger: a newcomer takes the
+//! place of an older stranger, of its own network where that has its share, else of the network that has most
+//! ([`config_limits::Places`]). Who proves itself leaves the strangers' room, and no stranger can push it out:
+//!
+//! - a client certificate of the cluster, or a good token, puts a connection among the *identified*, where each user has a share;
+//! - an endorsement key of the inventory, shown in a hello, puts it among the *listed*, where each key has a few. Such keys are no
+//!   secrets, so these places are counted by key, and who loses one is a stranger again, not cut.
+//!
+//! So the strangers of one address cannot use up what the machines behind the same address need.
+
+use config_limits::{Network, PlaceId, Places, Width, networks};
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio_util::sync::CancellationToken;
+
+/// Bounds of the rooms, in connections.
+#[derive(Debug, Clone, Copy)]
+pub struct ConnectionLimits {
+    /// Of callers that are not known.
+    pub strangers: usize,
+    /// Of these, from one host (an IPv4 address, a /64 of IPv6).
+    pub per_host: usize,
+    /// Of these, from one site (a /56 of IPv6) or block (a /24 of IPv4, a /48 of IPv6).
+    pub per_block: usize,
+    /// Of callers that showed an endorsement key of the inventory.
+    pub listed: usize,
+    /// Of these, for one key: a machine needs one, and a few after lost connections.
+    pub per_key: usize,
+    /// Of callers whose certificate or token was verified.
+    pub identified: usize,
+    /// Of these, of one user; one more counts as a stranger.
+    pub per_user: usize,
+}
+
+impl Default for ConnectionLimits {
+    /// A stranger's connection takes some 50 KiB, so that all of them take about 100 MiB. Half of their room is for one address,
+    /// where a rack behind NAT may come up at once.
+    fn default() -> Self {
+        Self {
+            strangers: 2048,
+            per_host: 1024,
+            per_block: 1536,
+            listed: 1024,
+            per_key: 4,
+            identified: 8192,
+            per_user: 1024,
+        }
+    }
+}
+
+impl ConnectionLimits {
+    /// Connections of all kinds.
+    pub fn total(&self) -> usize {
+        self.strangers + self.listed + self.identified
+    }
+
+    /// The same in proportion, for a process that may hold so many connections only.
+    #[must_use]
+    pub fn within(self, connections: usize) -> Self {
+        let total = self.total();
+        if connections >= total {
+            return self;
+        }
+        let part = |number: usize| (number.saturating_mul(connections) / total).max(1);
+        Self {
+            strangers: part(self.strangers),
+            per_host: part(self.per_host),
+            per_block: part(self.per_block),
+            listed: part(self.listed),
+            identified: part(self.identified),
+            per_user: part(self.per_user),
+            ..self
+        }
+    }
+
+    fn groups(&self, from: IpAddr) -> Vec<(Network, usize)> {
+        let most = |network: &Network| match network.width() {
+            Width::Host => self.per_host,
+            Width::Site | Width::Block => self.per_block,
+        };
+        networks(from).into_iter().map(|network| (network, most(&network))).collect()
+    }
+}
+
+/// An endorsement key: the SHA-256 of its public half.
+type Key = [u8; 32];
+
+#[derive(Debug, PartialEq, Eq)]
+enum Room {
+    Strangers,
+    Listed,
+    Identified(String),
+}
+
+#[derive(Debug)]
+struct Open {
+    from: IpAddr,
+    room: Room,
+    end: CancellationToken,
+}
+
+#[derive(Debug)]
+struct Rooms {
+    next: PlaceId,
+    open: HashMap<PlaceId, Open>,
+    strangers: Places<Network>,
+    listed: Places<Key>,
+    identified: usize,
+    users: HashMap<String, usize>,
+}
+
+/// The open connections.
+#[derive(Debug)]
+pub(crate) struct Connections {
+    limits: ConnectionLimits,
+    rooms: Mutex<Rooms>,
+}
+
+/// The place of one connection; given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    connections: Arc<Connections>,
+    id: PlaceId,
+    end: CancellationToken,
+    identified: AtomicBool,
+}
+
+impl Connections {
+    pub(crate) fn new(limits: ConnectionLimits) -> Arc<Self> {
+        let rooms = Rooms {
+            next: 0,
+            open: HashMap::new(),
+            strangers: Places::new(limits.strangers),
+            listed: Places::new(limits.listed),
+            identified: 0,
+            users: HashMap::new(),
+        };
+        Arc::new(Self { limits, rooms: Mutex::new(rooms) })
+    }
+
+    fn rooms(&self) -> MutexGuard<'_, Rooms> {
+        self.rooms.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a new connection in, among the strangers.
+    pub(crate) fn enter(self: &Arc<Self>, from: IpAddr) -> Slot {
+        let end = CancellationToken::new();
+        let mut rooms = self.rooms();
+        let id = rooms.next;
+        rooms.next += 1;
+        rooms.open.insert(id, Open { from, room: Room::Strangers, end: end.clone() });
+        self.admit_stranger(&mut rooms, id, from);
+        Slot { connections: Arc::clone(self), id, end, identified: AtomicBool::new(false) }
+    }
+
+    fn admit_stranger(&self, rooms: &mut Rooms, id: PlaceId, from: IpAddr) {
+        if let Some(out) = rooms.strangers.enter(id, &self.limits.groups(from))
+            && let Some(open) = rooms.open.get(&out)
+        {
+            tracing::debug!(from = %open.from, "a stranger's connection is cut: another needs its place");
+            open.end.cancel();
+        }
+    }
+}
+
+impl Slot {
+    /// Ready once the connection has to go.
+    pub(crate) fn ended(&self) -> CancellationToken {
+        self.end.clone()
+    }
+
+    /// Whether the caller's certificate or token was verified, and counts.
+    pub(crate) fn is_identified(&self) -> bool {
+        self.identified.load(Ordering::Acquire)
+    }
+
+    /// The caller did what it came for: of the strangers it is now the youngest.
+    pub(crate) fn touch(&self) {
+        self.connections.rooms().strangers.touch(self.id);
+    }
+
+    /// The caller is this user, by a certificate or a token that was verified. Where this user, or all, have as many connections
+    /// as they may, it stays what it is.
+    pub(crate) fn identify(&self, user: &str) {
+        if self.is_identified() {
+            return;
+        }
+        let limits = self.connections.limits;
+        let mut rooms = self.connections.rooms();
+        let own = rooms.users.get(user).copied().unwrap_or_default();
+        if own >= limits.per_user || rooms.identified >= limits.identified || self.end.is_cancelled() {
+            return;
+        }
+        rooms.strangers.leave(self.id);
+        rooms.listed.leave(self.id);
+        rooms.identified += 1;
+        rooms.users.insert(user.to_owned(), own + 1);
+        if let Some(open) = rooms.open.get_mut(&self.id) {
+            open.room = Room::Identified(user.to_owned());
+        }
+        self.identified.store(true, Ordering::Release);
+    }
+
+    /// The caller showed an endorsement key that the inventory lists.
+    pub(crate) fn list(&self, key: Key) {
+        let connections = &self.connections;
+        let mut rooms = connections.rooms();
+        let rooms = &mut *rooms;
+        let Some(open) = rooms.open.get_mut(&self.id) else { return };
+        if open.room != Room::Strangers || self.end.is_cancelled() {
+            return;
+        }
+        open.room = Room::Listed;
+        rooms.strangers.leave(self.id);
+        if let Some(out) = rooms.listed.enter(self.id, &[(key, connections.limits.per_key)])
+            && let Some(open) = rooms.open.get_mut(&out)
+        {
+            open.room = Room::Strangers;
+            let from = open.from;
+            connections.admit_stranger(rooms, out, from);
+        }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let mut rooms = self.connections.rooms();
+        rooms.strangers.leave(self.id);
+        rooms.listed.leave(self.id);
+        let Some(Open { room: Room::Identified(user), .. }) = rooms.open.remove(&self.id) else { return };
+        rooms.identified -= 1;
+        let left = rooms.users.get_mut(&user).map(|count| {
+            *count -= 1;
+            *count
+        });
+        if left == Some(0) {
+            rooms.users.remove(&user);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: ConnectionLimits =
+        ConnectionLimits { strangers: 4, per_host: 2, per_block: 3, listed: 2, per_key: 1, identified: 3, per_user: 2 };
+
+    impl Connections {
+        /// Connections of strangers, listed and identified callers.
+        fn count(&self) -> [usize; 3] {
+            let rooms = self.rooms();
+            [rooms.strangers.len(), rooms.listed.len(), rooms.identified]
+        }
+    }
+
+    fn cut(slots: &[Slot]) -> Vec<bool> {
+        slots.iter().map(|slot| slot.ended().is_cancelled()).collect()
+    }
+
+    #[test]
+    fn a_stranger_takes_the_place_of_the_oldest_of_its_network_and_of_nobody_else() {
+        let connections = Connections::new(LIMITS);
+        let at = |text: &str| connections.enter(text.parse().unwrap());
+        let slots = [at("192.0.2.1"), at("::ffff:192.0.2.1"), at("192.0.2.1"), at("2001:db8::1")];
+        assert_eq!(cut(&slots), [true, false, false, false]);
+        // A /48 has one share, whichever of its addresses are used.
+        let more = [at("2001:db8:0:1::1"), at("2001:db8:0:2::1"), at("2001:db8:0:300::1")];
+        assert_eq!(cut(&slots), [true, false, false, true]);
+        assert_eq!(cut(&more), [false, false, false]);
+        drop((slots, more));
+        assert_eq!(connections.count(), [0, 0, 0]);
+        assert!(connections.rooms().open.is_empty());
+    }
+
+    #[test]
+    fn who_proves_itself_is_out_of_the_reach_of_strangers_behind_the_same_address() {
+        let connections = Connections::new(LIMITS);
+        let nat: IpAddr = "192.0.2.1".parse().unwrap();
+        let (node, machine) = (connections.enter(nat), connections.enter(nat));
+        node.identify("system:node:n1");
+        machine.list([7; 32]);
+        let crowd: Vec<Slot> = (0..100).map(|_| connections.enter(nat)).collect();
+        assert!(!node.ended().is_cancelled() && !machine.ended().is_cancelled());
+        assert_eq!(crowd.iter().filter(|slot| !slot.ended().is_cancelled()).count(), LIMITS.per_host);
+        // The next node comes in as well, for as long as it takes to say who it is.
+        let next = connections.enter(nat);
+        next.identify("system:node:n2");
+        drop(crowd);
+        assert!(next.is_identified() && !next.ended().is_cancelled());
+        assert_eq!(connections.count(), [0, 1, 2]);
+    }
+
+    #[test]
+    fn a_user_and_a_key_have_their_shares_and_beyond_them_are_strangers() {
+        let connections = Connections::new(LIMITS);
+        let at = |last: u8| connections.enter([10, last, 0, 1].into());
+        let slots = [at(1), at(2), at(3)];
+        slots.iter().for_each(|slot| slot.identify("pod"));
+        assert_eq!(slots.each_ref().map(Slot::is_identified), [true, true, false]);
+        let keyed = [at(4), at(5), at(6), at(7)];
+        for (slot, key) in keyed.iter().zip([1, 1, 2, 3]) {
+            slot.list([key; 32]);
+        }
+        // The key's older one, and then the oldest of all, are strangers again.
+        assert_eq!(connections.count(), [3, 2, 2]);
+        assert_eq!(cut(&keyed), [false; 4]);
+        drop(slots);
+        drop(keyed);
+        assert_eq!(connections.count(), [0, 0, 0]);
+        assert!(connections.rooms().users.is_empty());
+    }
+
+    #[test]
+    fn a_process_of_few_descriptors_has_smaller_rooms() {
+        let limits = ConnectionLimits::default();
+        assert_eq!(limits.within(1 << 20).total(), limits.total());
+        let small = limits.within(1000);
+        assert!(small.total() <= 1000 && small.identified > small.strangers && small.per_host < small.strangers);
+    }
+}
