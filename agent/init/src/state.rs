@@ -8,7 +8,7 @@
 use std::fs::File;
 use std::time::Duration;
 
-use agent_sys::mount::{Limits, mount};
+use agent_sys::mount::{Limits, mount, mount_again};
 use agent_sys::process::{Ended, run};
 
 use crate::disks::{self, Device, RootDisk};
@@ -36,11 +36,19 @@ const CURE: &str =
     "check the disk; its state can be made anew by writing the image again (what the machine stored is lost)";
 const ROOM_CURE: &str = "enlarge the disk behind the image";
 
+/// What the state's file system allows: nothing on it is executed, is a device, or gives rights. Containers' root file
+/// systems are overlays over parts of it, mounts of their own with their own limits.
+const LIMITS: Limits = Limits { read_only: false, no_suid: true, no_dev: true, no_exec: true };
+/// Pods' volumes: a pod may execute what it wrote there, as everywhere in Kubernetes. The host's programs name nothing there.
+const VOLUMES: &str = "/var/lib/kubelet/pods";
+const VOLUME_LIMITS: Limits = Limits { no_exec: false, ..LIMITS };
+
 /// Directories of the state, with their modes.
-const DIRECTORIES: [(&str, u32); 10] = [
+const DIRECTORIES: [(&str, u32); 11] = [
     ("/var/lib", 0o755),
     ("/var/lib/containerd", 0o700),
     ("/var/lib/kubelet", 0o700),
+    (VOLUMES, 0o750),
     ("/var/lib/pratique", 0o700),
     ("/var/lib/pratique/init", 0o700),
     ("/var/log", 0o755),
@@ -87,10 +95,10 @@ pub fn open(root_hash: &[u8; 32]) -> Result<State, Fatal> {
         (None, Some(part)) => (State::Made, format(&root.disk, &root.table, &part).map_err(fatal)?),
         (None, None) => (State::Made, make(&root).map_err(fatal)?),
     };
-    let limits = Limits { no_suid: true, no_dev: true, ..Limits::default() };
     let system = |cause: agent_sys::Error| Fatal::hold("STATE", CURE, cause);
-    mount(&part.node(), TARGET, "ext4", limits, "errors=remount-ro").map_err(system)?;
+    mount(&part.node(), TARGET, "ext4", LIMITS, "errors=remount-ro").map_err(system)?;
     DIRECTORIES.iter().try_for_each(|(path, mode)| directory(path, *mode)).map_err(system)?;
+    mount_again(VOLUMES, VOLUME_LIMITS).map_err(system)?;
     Ok(state)
 }
 

@@ -21,6 +21,7 @@ mod images;
 mod labels;
 mod log;
 mod model;
+mod programs;
 mod reference;
 mod registry;
 mod spec;
@@ -33,5 +34,6 @@ pub use model::{
     ExecOutput, Image, Kind, Mount, Pending, PodRef, PullPolicy, Resources, Runtime, Seccomp, SharedNamespaces,
     container_id,
 };
+pub use programs::Programs;
 pub use reference::{Reference, ReferenceError};
 pub use registry::{Registries, Registry};

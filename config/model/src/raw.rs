@@ -20,6 +20,7 @@ raw!(
         network: RawNetwork,
         registry: Vec<At<RawRegistry>>,
         node: RawNode,
+        kernel: RawMachineKernel,
         rule: Vec<At<RawRule>>,
         storage: RawStorage,
     }
@@ -185,8 +186,12 @@ raw!(
     RawImage { role: String, id: String, svn: i64, metadata: String }
 );
 raw!(
-    /// `[kernel]`
-    RawKernel { flavour: String, cmdline_extra: String }
+    /// `[kernel]` of an image
+    RawKernel { flavour: String, lockdown: String, cmdline_extra: String }
+);
+raw!(
+    /// `[kernel]` of a machine
+    RawMachineKernel { io_uring: bool }
 );
 raw!(
     /// `[packages]`
