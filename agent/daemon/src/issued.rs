@@ -13,10 +13,8 @@ use agent_kubelet::{Notice, Notices};
 use agent_tpm::{Tpm, WrappedKey};
 use config_attest::Digest;
 use config_attest::tpm::Duplicate;
-use config_attest::wire::ConfigEvent;
 use config_model::MachineConfig;
 use config_model::identity::{IssuedIdentity, IssuedKey};
-use config_model::image::METADATA_SERVICES;
 use jiff::Timestamp;
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +35,8 @@ pub(crate) async fn operate(
     ending: &mut Ending,
 ) -> Result<(), Error> {
     if matches!(identity.key, IssuedKey::Plaintext(_)) {
-        not_from_a_service(arguments)?;
+        let instead = "wrap it to the machine's TPM with `pratique issue --ek FILE`, and count this key as lost";
+        settings::not_from_a_service(arguments, "a private key in the clear", instead)?;
         say(
             "WARNING: this node's private key stands in its user-data in the clear: whoever read that can be this node",
         );
@@ -106,28 +105,6 @@ fn take(
     };
     let all = Issued { node, certificate, serving_certificate, roots, key };
     issued::put_in_use(all, location.endpoints, location.pins).map_err(Error::Identity)
-}
-
-/// A bare key is never taken from a metadata service: every process of the machine, and of whoever routes for it, can
-/// ask that for it.
-fn not_from_a_service(arguments: &RunArguments) -> Result<(), Error> {
-    let record = arguments.config_event.clone().unwrap_or_else(|| arguments.run.join("config-event.json"));
-    let label = match std::fs::read(&record) {
-        Ok(bytes) => serde_json::from_slice::<ConfigEvent>(&bytes).map(|event| event.label).ok(),
-        // A host without init has no record, and no service that was asked.
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(_) => None,
-    };
-    match label {
-        Some(label) if !METADATA_SERVICES.contains(&label.as_str()) => Ok(()),
-        label => {
-            let label = label.unwrap_or_else(|| format!("unknown, {} is unreadable", record.display()));
-            Err(Error::NotForAnAgent(format!(
-                "a private key in the clear came from a metadata service ({label}): wrap it to the machine's TPM with \
-                 `pratique issue --ek FILE`, and count this key as lost"
-            )))
-        }
-    }
 }
 
 /// Tells of the certificates' end: on the console, as a condition of the Node and as events.

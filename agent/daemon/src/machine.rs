@@ -81,7 +81,8 @@ fn reachable(address: &IpAddr) -> bool {
 }
 
 /// What the machine says of itself.
-pub(crate) fn claims(name: String, image: &ImageDescription, addresses: &[IpAddr], founds: bool) -> Claims {
+pub(crate) fn claims(name: String, image: &ImageDescription, addresses: &[IpAddr], machine: &MachineConfig) -> Claims {
+    let founds = machine.cluster().is_some();
     let role = if image.role.is_empty() {
         if founds { "master".to_owned() } else { String::new() }
     } else {
@@ -93,6 +94,7 @@ pub(crate) fn claims(name: String, image: &ImageDescription, addresses: &[IpAddr
         addresses: addresses.iter().map(ToString::to_string).collect(),
         instance: small_file(Path::new(PLATFORM_ID)).unwrap_or_default().trim().to_owned(),
         image: image.id.clone(),
+        privileged_pods: machine.node.privileged,
     };
     if !claims.within_limits() {
         // A platform's identifier is no more than a hint; one that is not printable is left out.

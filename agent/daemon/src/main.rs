@@ -119,6 +119,11 @@ fn main() -> ExitCode {
     let Arguments { command } = Arguments::parse();
     let filter = EnvFilter::try_from_env("PRATIQUE_LOG").unwrap_or_else(|_unset| EnvFilter::new("info"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+    // Keys in memory and the way to the TPM are nobody else's, pods that see the machine's processes least of all.
+    if let Err(error) = agent_sys::process::keep_private() {
+        tracing::error!("{}", error::chain(&error));
+        return ExitCode::FAILURE;
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(WORKERS)
         .max_blocking_threads(BLOCKING_THREADS)

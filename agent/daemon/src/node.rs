@@ -11,11 +11,13 @@ use crate::run::Ending;
 use crate::time::Clock;
 use agent_enroll::Identity;
 use agent_kubelet::{Config, Drained, Kubelet, Notices};
-use agent_runtime::{Containerd, Options, Programs, Registries, Registry};
+use agent_runtime::{Containerd, Credential, Options, Programs, Registries, Registry, Secret};
 use config_machine::end::LONGEST_GRACE;
 use config_machine::{kernel, programs};
 use config_model::MachineConfig;
+use config_model::format::HostPort;
 use rustls::ServerConfig;
+use rustls::pki_types::CertificateDer;
 use std::net::{Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -123,19 +125,43 @@ fn server_tls(identity: &Identity) -> Result<Arc<ServerConfig>, Error> {
 }
 
 fn engine(arguments: &RunArguments, machine: &MachineConfig, on_machine: bool) -> Options {
-    let registries = machine.registries.iter().map(|registry| Registry {
-        host: registry.host.to_string(),
-        mirrors: registry.mirrors.iter().map(ToString::to_string).collect(),
-        insecure: registry.insecure,
-    });
     Options {
         socket: arguments.containerd.clone(),
         state: arguments.containerd_root.clone(),
         fifos: arguments.run.join("io"),
-        registries: Registries::new(registries.collect(), None, ""),
+        registries: registries(&machine.registries),
         // On another host containerd finds them as it is set up there.
         programs: on_machine.then(|| Programs { shim: programs::SHIM.into(), runc: programs::RUNC.into() }),
         archives: vec![PathBuf::from(ARCHIVES), arguments.data.join("images")],
+    }
+}
+
+/// What the configuration says of registries, as the engine takes it.
+fn registries(said: &config_model::registry::Registries) -> Registries {
+    let roots = |ca: &[Vec<u8>]| ca.iter().map(|der| CertificateDer::from(der.clone())).collect();
+    // Token services are https, whose port is 443 where none is written.
+    let with_port = |host: &HostPort| HostPort { port: host.port.or(Some(443)), ..host.clone() }.to_string();
+    let list = said.list.iter().map(|registry| Registry {
+        host: registry.host.to_string(),
+        mirrors: registry.mirrors.iter().map(ToString::to_string).collect(),
+        mirrors_only: registry.mirrors_only,
+        insecure: registry.insecure,
+        roots: roots(&registry.ca),
+        credential: registry.credential.as_ref().map(credential),
+        token_hosts: registry.token_hosts.iter().map(with_port).collect(),
+    });
+    Registries::new(list.collect(), &said.default, roots(&said.ca))
+}
+
+fn credential(said: &config_model::registry::Credential) -> Credential {
+    use config_model::registry::Credential as Said;
+    let secret = |secret: &config_model::registry::Secret| Secret::new(secret.reveal().to_owned());
+    match said {
+        Said::Password { username, password } => {
+            Credential::Password { username: username.clone(), password: secret(password) }
+        }
+        Said::IdentityToken(token) => Credential::IdentityToken(secret(token)),
+        Said::RegistryToken(token) => Credential::RegistryToken(secret(token)),
     }
 }
 
@@ -154,6 +180,7 @@ fn config(
         data: arguments.kubelet_data.clone(),
         logs: arguments.pod_logs.clone(),
         max_pods: machine.node.max_pods,
+        privileged: machine.node.privileged,
         reserved_memory: natural(reserved.memory.ceil_units()),
         reserved_cpu_millis: natural(reserved.cpu.ceil_milli()),
         os_image: image.os_image(),

@@ -82,6 +82,7 @@ async fn operate(
     for path in [&arguments.data, &arguments.run] {
         std::fs::create_dir_all(path).map_err(|source| Error::File { what: "make", path: path.clone(), source })?;
     }
+    settings::credentials(arguments, &machine)?;
     tracing::info!(name, image = image.os_image(), "starting");
     if let Some(identity) = machine.identity.clone() {
         return issued::operate(arguments, &machine, &image, name, identity, on_machine, ending).await;
@@ -92,7 +93,7 @@ async fn operate(
     if let (true, Means::Tpm(prover)) = (founds, &means) {
         // Before the network: the master needs its keys, and sealing needs none.
         let fixed = machine::addresses(&machine);
-        let claims = machine::claims(name.clone(), &image, &fixed, founds);
+        let claims = machine::claims(name.clone(), &image, &fixed, &machine);
         let attestor = Attestor::bind(&arguments.run.join("attestor.sock"), Prover::clone(prover), claims)?;
         tasks.spawn(async move {
             attestor.serve().await;
@@ -149,7 +150,7 @@ async fn enroll(
         (None, None) => own_master(arguments).await?,
     };
     let addresses = machine::addresses(machine);
-    let claims = machine::claims(name, image, &addresses, machine.cluster().is_some());
+    let claims = machine::claims(name, image, &addresses, machine);
     let settings = Settings { endpoints, pins, claims };
     let report = move |milestone: &Milestone<'_>| {
         if matches!(milestone, Milestone::Failed { .. }) {

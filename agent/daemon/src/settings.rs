@@ -1,8 +1,11 @@
 //! What the configuration says, as the agent's parts want it.
 
+use crate::RunArguments;
 use crate::console::say;
 use crate::error::Error;
 use agent_enroll::{Endpoint, Endpoints, Pin};
+use config_attest::wire::ConfigEvent;
+use config_model::image::METADATA_SERVICES;
 use config_model::{Document, MachineConfig};
 use std::fs::File;
 use std::io::Read as _;
@@ -27,6 +30,34 @@ pub(crate) fn load(path: &Path) -> Result<MachineConfig, Error> {
         other @ (Document::Cluster(_) | Document::Image(_) | Document::Policy(_)) => Err(Error::NotForAnAgent(
             format!("{} is of kind `{}`, an agent needs `machine`", path.display(), other.kind()),
         )),
+    }
+}
+
+/// Credentials of registries in the user-data: never by a way that pods can ask, and not without a word.
+pub(crate) fn credentials(arguments: &RunArguments, machine: &MachineConfig) -> Result<(), Error> {
+    if machine.registries.has_credentials() {
+        let instead = "give pods imagePullSecrets, or hand the user-data over by another way, and count these as lost";
+        not_from_a_service(arguments, "credentials of registries", instead)?;
+        say("WARNING: credentials of registries stand in this machine's user-data: whoever reads it can use them");
+    }
+    Ok(())
+}
+
+/// Refuses a secret in user-data of a metadata service, which every pod of the machine, and much else, can ask.
+pub(crate) fn not_from_a_service(arguments: &RunArguments, what: &str, instead: &str) -> Result<(), Error> {
+    let record = arguments.config_event.clone().unwrap_or_else(|| arguments.run.join("config-event.json"));
+    let label = match std::fs::read(&record) {
+        Ok(bytes) => serde_json::from_slice::<ConfigEvent>(&bytes).map(|event| event.label).ok(),
+        // A host without init has no record, and no service that was asked.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(_) => None,
+    };
+    match label {
+        Some(label) if !METADATA_SERVICES.contains(&label.as_str()) => Ok(()),
+        label => {
+            let label = label.unwrap_or_else(|| format!("unknown, {} is unreadable", record.display()));
+            Err(Error::NotForAnAgent(format!("{what} came from a metadata service ({label}): {instead}")))
+        }
     }
 }
 

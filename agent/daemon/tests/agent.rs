@@ -28,10 +28,11 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
+use tests_harness::lifetime;
 use tpm::Swtpm;
 
 /// Longest wait for anything.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(180);
 
 /// How a fault of the configuration begins on the console.
 const CONFIGURATION: &str = "pratique: REFUSED CONFIGURATION: ";
@@ -48,7 +49,8 @@ impl Agent {
         let dir = tempfile::tempdir().expect("a directory");
         let at = |name: &str| dir.path().join(name);
         std::fs::write(at("config.toml"), config).expect("a configuration");
-        let mut process = Command::new(env!("CARGO_BIN_EXE_agent"))
+        let mut command = Command::new(env!("CARGO_BIN_EXE_agent"));
+        command
             .args(["run", "--tcti", tcti, "--image", "/nonexistent"])
             .arg("--config")
             .arg(at("config.toml"))
@@ -63,9 +65,8 @@ impl Agent {
             .arg("--pod-logs")
             .arg(at("logs"))
             .args(more)
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the agent");
+            .stdout(Stdio::piped());
+        let mut process = lifetime::bind(&mut command).expect("a guard").spawn().expect("the agent");
         let (send, lines) = channel();
         let out = BufReader::new(process.stdout.take().expect("piped"));
         std::thread::spawn(move || {

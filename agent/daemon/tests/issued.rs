@@ -97,6 +97,27 @@ fn a_bare_key_from_a_metadata_service_is_refused() {
 }
 
 #[test]
+fn credentials_of_a_registry_are_refused_from_a_metadata_service_and_told_elsewhere() {
+    let (cluster, key) = (Cluster::new(), KeyPair::generate().expect("a key"));
+    let registry = "[[registry]]\nhost = \"registry.example\"\nusername = \"puller\"\npassword = \"hunter2\"\n";
+    // The certificates have ended, so that the agent ends there if not before.
+    let document = cluster.document(&wrapped(), &cluster.certificate(&key, NAME, 2021)) + registry;
+    for label in ["ec2", "gce", "azure", "openstack", "hetzner", "digitalocean"] {
+        let (code, text) = run(&document, Some(label));
+        assert_eq!(code, Some(78), "{text}");
+        assert!(
+            text.contains("credentials of registries came from a metadata service") && text.contains(label),
+            "{text}"
+        );
+        assert!(!text.contains("hunter2"), "{text}");
+    }
+    let (_, text) = run(&document, Some("nocloud"));
+    assert!(!text.contains("metadata service"), "the negative control: {text}");
+    assert!(text.contains("WARNING: credentials of registries stand in"), "{text}");
+    assert!(!text.contains("hunter2"), "{text}");
+}
+
+#[test]
 fn what_does_not_fit_is_said_and_ends_the_agent() {
     let (cluster, key) = (Cluster::new(), KeyPair::generate().expect("a key"));
     let other = KeyPair::generate().expect("a key");

@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::timeout;
 
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(120);
 const ID: &str = "0123456789abcdef0123456789abcdef";
 
 fn key(seed: u8) -> SigningKey {

@@ -19,7 +19,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tpm::Swtpm;
 
 /// Longest wait for something that takes a second or two.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(180);
 
 struct Node {
     machine: (Swtpm, Booted),

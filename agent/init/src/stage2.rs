@@ -78,6 +78,7 @@ fn steps(console: &Console) -> Result<Vec<Service>, Fatal> {
 /// Mounts, modules, kernel settings, clock: what depends on nothing but the image.
 fn prepare(console: &Console) -> Result<Image, Fatal> {
     let broken = |cause: agent_sys::Error| Fatal::retry("INIT", "a fault of this image: report it", cause);
+    warn(console, "PRIVATE", agent_sys::process::keep_private().err());
     warn(console, "MEMORY", agent_sys::power::stay_in_memory().err());
     warn(console, "POWER", agent_sys::power::catch_ctrl_alt_del().err());
     // Before the modules: network cards take over what stands under `default` when they come.

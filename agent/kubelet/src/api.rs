@@ -80,6 +80,11 @@ impl ApiError {
         matches!(self, Self::Status { code: 404, .. })
     }
 
+    /// This node may not have the object.
+    pub fn is_forbidden(&self) -> bool {
+        matches!(self, Self::Status { code: 403, .. })
+    }
+
     /// Somebody was faster.
     pub fn is_conflict(&self) -> bool {
         matches!(self, Self::Status { code: 409, .. })

@@ -24,6 +24,8 @@ pub struct Config {
     pub logs: PathBuf,
     /// Most pods.
     pub max_pods: u32,
+    /// Whether containers may be privileged.
+    pub privileged: bool,
     /// Memory kept from pods, in bytes.
     pub reserved_memory: u64,
     /// CPU kept from pods, in thousandths.

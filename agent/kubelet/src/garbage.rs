@@ -28,28 +28,27 @@ pub(crate) async fn collect(shared: Arc<Shared>) {
 
 async fn sweep(shared: &Shared, first_seen: &mut BTreeMap<String, Instant>) -> Result<(), Error> {
     let images = shared.runtime.images().await?;
-    let used: BTreeSet<String> = shared
-        .runtime
-        .list(None)
-        .await?
-        .iter()
-        .map(|container| {
-            Reference::parse(&container.image).map_or_else(|_| container.image.clone(), |image| image.to_string())
-        })
-        .collect();
+    // By what runs, not by what the pod calls it: a name without a host is that of the default registry.
+    let used: BTreeSet<String> = shared.runtime.list(None).await?.into_iter().map(|one| one.image_id).collect();
     let now = Instant::now();
     first_seen.retain(|name, _| images.iter().any(|image| image.name == *name));
     for image in &images {
         first_seen.entry(image.name.clone()).or_insert(now);
     }
     let old = |image: &&Image| first_seen.get(&image.name).is_some_and(|at| now.duration_since(*at) >= YOUNG);
-    let mut unused: Vec<&Image> = images.iter().filter(|image| !used.contains(&image.name)).filter(old).collect();
+    let mut unused: Vec<&Image> = images.iter().filter(|image| !used.contains(&id(image))).filter(old).collect();
     unused.sort_by_key(|image| first_seen.get(&image.name));
     for image in surplus(&unused, shared.facts.space()) {
         tracing::info!(image = image.name, size = image.size, "unused image removed: the disk is filling up");
         shared.runtime.remove_image(&image.name).await?;
     }
     Ok(())
+}
+
+/// The id that containers of an image have.
+fn id(image: &Image) -> String {
+    let name = Reference::parse(&image.name).map_or_else(|_| image.name.clone(), |name| name.repository());
+    format!("{name}@{}", image.digest)
 }
 
 /// The images, oldest first, whose removal brings the disk below the lower mark; none below the higher.
@@ -80,6 +79,12 @@ mod tests {
 
     fn full(percent: u64) -> Space {
         Space { size: 1000, free: 1000 - percent * 10, ..Space::default() }
+    }
+
+    #[test]
+    fn an_image_has_the_id_of_its_containers() {
+        let image = Image { digest: "sha256:0a".into(), ..image("docker.io/library/nginx:1", 1) };
+        assert_eq!(id(&image), "docker.io/library/nginx@sha256:0a");
     }
 
     #[test]

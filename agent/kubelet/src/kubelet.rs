@@ -48,6 +48,7 @@ impl Shared {
         (others >= limit).then(|| Refusal {
             reason: "OutOfpods",
             message: format!("the node runs {others} pods and may run {limit}"),
+            lasting: true,
         })
     }
 

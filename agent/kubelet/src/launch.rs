@@ -57,6 +57,7 @@ pub(crate) fn prepare(
         cgroup_parent: qos::cgroup(pod, &reference.uid),
         key: ContainerKey { pod: reference, container: container.name.clone(), kind, attempt: number },
         image: container.image.clone().unwrap_or_default(),
+        image_digest: None,
         command,
         args,
         env: all_vars,
@@ -68,6 +69,7 @@ pub(crate) fn prepare(
         supplemental_groups: security.groups()?,
         capabilities: security.capabilities(),
         confinement: security.confinement(),
+        privileged: security.privileged(),
         seccomp: security.seccomp(),
         resources: qos::resources(container),
         tty: container.tty == Some(true),
@@ -114,12 +116,16 @@ impl<'a> Security<'a> {
         }
     }
 
+    fn privileged(&self) -> bool {
+        self.container.and_then(|container| container.privileged) == Some(true)
+    }
+
     fn seccomp(&self) -> Seccomp {
         let own = self.container.and_then(|container| container.seccomp_profile.as_ref());
         let profile = own.or_else(|| self.pod.and_then(|pod| pod.seccomp_profile.as_ref()));
         match profile.map(|profile| profile.type_.as_str()) {
             Some("Unconfined") => Seccomp::Unconfined,
-            Some(_) | None => Seccomp::Filtered,
+            Some(_) | None => Seccomp::RuntimeDefault,
         }
     }
 }
@@ -252,6 +258,7 @@ mod tests {
             data: dir.join("data"),
             logs: dir.join("logs"),
             max_pods: 10,
+            privileged: false,
             reserved_memory: 0,
             reserved_cpu_millis: 0,
             os_image: "test".into(),

@@ -28,6 +28,7 @@ mod node;
 mod notices;
 mod pods;
 mod probes;
+mod pull;
 mod qos;
 mod server;
 #[cfg(test)]

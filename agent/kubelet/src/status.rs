@@ -21,6 +21,8 @@ use std::time::Duration;
 pub(crate) struct Refusal {
     pub(crate) reason: &'static str,
     pub(crate) message: String,
+    /// It stays so: the pod has failed, and who made it makes another.
+    pub(crate) lasting: bool,
 }
 
 /// The status that changes are measured against: the master's, with what was written since.
@@ -62,6 +64,12 @@ pub(crate) fn status(
             "Failed".clone_into(&mut phase);
             let text = "Pod was active on the node longer than the specified deadline";
             (Some("DeadlineExceeded".to_owned()), Some(text.to_owned()))
+        }
+        None if refusal.is_some_and(|refusal| refusal.lasting) => {
+            "Failed".clone_into(&mut phase);
+            let told =
+                refusal.map(|refusal| (refusal.reason.to_owned(), format!("Pod was rejected: {}", refusal.message)));
+            told.unzip()
         }
         Some(End::Over | End::Deleted) | None => (old.reason.clone(), old.message.clone()),
     };

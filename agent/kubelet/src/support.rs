@@ -1,30 +1,56 @@
-//! What this kubelet doesn't do yet. Nothing of a pod is ignored in silence: a field that would change what
-//! runs, and isn't implemented, keeps the pod from starting and says so.
+//! What this kubelet doesn't do: what isn't implemented yet, and what no pod gets. Nothing of a pod is ignored in silence: a
+//! field that would change what runs, and isn't obeyed, keeps the pod from starting and says so.
 
 use crate::status::Refusal;
+use agent_runtime::capability_fault;
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Probe, Volume};
 
-/// The first reason why this node can't run the pod.
-pub(crate) fn refusal(pod: &Pod) -> Option<Refusal> {
+/// The first reason why this node can't run the pod; `privileged`: the machine's configuration allows such containers.
+pub(crate) fn refusal(pod: &Pod, privileged: bool) -> Option<Refusal> {
     let Some(spec) = &pod.spec else { return Some(unsupported("the pod has no spec")) };
     if spec.host_network != Some(true) {
         let message = "pod network is not available yet: set hostNetwork: true".to_owned();
-        return Some(Refusal { reason: "PodNetworkNotAvailable", message });
+        return Some(Refusal { reason: "PodNetworkNotAvailable", message, lasting: false });
     }
     let fault = pod_fault(spec).map(str::to_owned);
     let fault = fault.or_else(|| spec.volumes.iter().flatten().find_map(volume_fault));
     let inits = spec.init_containers.iter().flatten().map(|container| (container, true));
     let mains = spec.containers.iter().map(|container| (container, false));
+    let all: Vec<_> = inits.chain(mains).collect();
     let fault = fault.or_else(|| {
-        inits.chain(mains).find_map(|(container, init)| {
-            container_fault(container, init).map(|fault| format!("container {}: {fault}", container.name))
+        all.iter().find_map(|(container, init)| {
+            container_fault(container, *init).map(|fault| format!("container {}: {fault}", container.name))
         })
     });
-    fault.map(|fault| unsupported(&fault))
+    let fault = fault.map(|fault| unsupported(&fault));
+    fault.or_else(|| all.iter().find_map(|(container, _)| below_the_floor(spec, container, privileged)))
 }
 
 fn unsupported(what: &str) -> Refusal {
-    Refusal { reason: "NotSupported", message: format!("this node can't run the pod: {what}") }
+    Refusal { reason: "NotSupported", message: format!("this node can't run the pod: {what}"), lasting: true }
+}
+
+/// What a container asks for and no pod gets: rights over the machine, and profiles that it does not have.
+fn below_the_floor(spec: &PodSpec, container: &Container, privileged: bool) -> Option<Refusal> {
+    let security = container.security_context.clone().unwrap_or_default();
+    let refusal = |reason, fault: String| {
+        Some(Refusal { reason, message: format!("container {}: {fault}", container.name), lasting: true })
+    };
+    if security.privileged == Some(true) {
+        let text =
+            "privileged containers run only on machines whose measured configuration says `[node] privileged = true`";
+        return if privileged { None } else { refusal("PrivilegedNotAllowed", text.to_owned()) };
+    }
+    let add = security.capabilities.and_then(|capabilities| capabilities.add).unwrap_or_default();
+    if let Some(fault) = capability_fault(&add) {
+        return refusal("CapabilityNotAllowed", fault);
+    }
+    let of_pod = spec.security_context.as_ref().and_then(|security| security.seccomp_profile.as_ref());
+    let profile = security.seccomp_profile.as_ref().or(of_pod).filter(|profile| profile.type_ == "Localhost")?;
+    let name = profile.localhost_profile.as_deref().unwrap_or_default();
+    let text =
+        format!("seccomp profile {name:?} is not on this machine, which has none of its own: use RuntimeDefault");
+    refusal("SeccompProfileNotFound", text)
 }
 
 /// The first of the faults that is there.
@@ -34,7 +60,6 @@ fn first(faults: &[(bool, &'static str)]) -> Option<&'static str> {
 
 fn pod_fault(spec: &PodSpec) -> Option<&'static str> {
     let security = spec.security_context.clone().unwrap_or_default();
-    let seccomp = security.seccomp_profile.as_ref().map(|profile| profile.type_.as_str());
     first(&[
         (spec.ephemeral_containers.iter().flatten().next().is_some(), "ephemeralContainers are not available yet"),
         (spec.share_process_namespace == Some(true), "shareProcessNamespace is not available yet"),
@@ -42,7 +67,6 @@ fn pod_fault(spec: &PodSpec) -> Option<&'static str> {
         (spec.resource_claims.iter().flatten().next().is_some(), "resourceClaims are not available yet"),
         (spec.runtime_class_name.is_some(), "runtimeClassName is not available yet"),
         (spec.set_hostname_as_fqdn == Some(true), "setHostnameAsFQDN is not available yet"),
-        (spec.image_pull_secrets.iter().flatten().next().is_some(), "imagePullSecrets are not available yet"),
         (
             spec.dns_policy.as_deref() == Some("ClusterFirstWithHostNet"),
             "cluster DNS is not available yet: set dnsPolicy: Default",
@@ -56,13 +80,11 @@ fn pod_fault(spec: &PodSpec) -> Option<&'static str> {
             security.app_armor_profile.as_ref().is_some_and(|profile| profile.type_ == "Localhost"),
             "AppArmor profiles are not available on this machine",
         ),
-        (seccomp == Some("Localhost"), "seccomp profiles of type Localhost are not available yet"),
     ])
 }
 
 fn container_fault(container: &Container, init: bool) -> Option<&'static str> {
     let security = container.security_context.clone().unwrap_or_default();
-    let seccomp = security.seccomp_profile.as_ref().map(|profile| profile.type_.as_str());
     let probes = [&container.startup_probe, &container.readiness_probe, &container.liveness_probe];
     let mounts = || container.volume_mounts.iter().flatten();
     let restarts = container.restart_policy.is_some() || container.restart_policy_rules.is_some();
@@ -85,10 +107,6 @@ fn container_fault(container: &Container, init: bool) -> Option<&'static str> {
             mounts().any(|mount| mount.recursive_read_only.as_deref() == Some("Enabled")),
             "recursiveReadOnly: Enabled is not available yet",
         ),
-        (
-            security.privileged == Some(true),
-            "privileged containers are refused: the machine's TPM and its identity would be in their reach",
-        ),
         (security.proc_mount.as_deref() == Some("Unmasked"), "procMount: Unmasked is not available yet"),
         (security.se_linux_options.is_some(), "seLinuxOptions are not available on this machine"),
         (security.windows_options.is_some(), "windowsOptions are not available on this machine"),
@@ -96,7 +114,6 @@ fn container_fault(container: &Container, init: bool) -> Option<&'static str> {
             security.app_armor_profile.as_ref().is_some_and(|profile| profile.type_ == "Localhost"),
             "AppArmor profiles are not available on this machine",
         ),
-        (seccomp == Some("Localhost"), "seccomp profiles of type Localhost are not available yet"),
     ])
 }
 
@@ -130,9 +147,13 @@ mod tests {
     use serde_json::{Value, json};
 
     fn refused(change: impl FnOnce(&mut Value)) -> Option<Refusal> {
+        refused_where(false, change)
+    }
+
+    fn refused_where(privileged: bool, change: impl FnOnce(&mut Value)) -> Option<Refusal> {
         let mut spec = json!({"hostNetwork": true, "containers": [{"name": "a", "image": "registry.example/a:1"}]});
         change(&mut spec);
-        refusal(&serde_json::from_value(json!({"spec": spec})).unwrap())
+        refusal(&serde_json::from_value(json!({"spec": spec})).unwrap(), privileged)
     }
 
     #[test]
@@ -152,14 +173,12 @@ mod tests {
 
     #[test]
     fn what_would_change_the_pod_and_is_missing_is_named() {
-        let cases: [(&str, Value); 9] = [
-            ("/containers/0/securityContext", json!({"privileged": true})),
+        let cases: [(&str, Value); 7] = [
             ("/containers/0/lifecycle", json!({"preStop": {"exec": {"command": ["a"]}}})),
             ("/containers/0/readinessProbe", json!({"grpc": {"port": 1}})),
             ("/containers/0/restartPolicy", json!("Never")),
             ("/initContainers", json!([{"name": "s", "restartPolicy": "Always"}])),
             ("/shareProcessNamespace", json!(true)),
-            ("/imagePullSecrets", json!([{"name": "s"}])),
             ("/volumes", json!([{"name": "v", "projected": {"sources": [{"clusterTrustBundle": {"path": "b"}}]}}])),
             ("/volumes", json!([{"name": "v", "emptyDir": {"medium": "Memory"}}])),
         ];
@@ -168,5 +187,39 @@ mod tests {
             let refusal = refused(|spec| spec.pointer_mut(parent).unwrap()[key] = value);
             assert_eq!(refusal.map(|refusal| refusal.reason), Some("NotSupported"), "{place}");
         }
+    }
+
+    #[test]
+    fn what_no_pod_gets_is_refused_for_good_with_its_reason() {
+        let asks = |security: Value| {
+            let refusal = refused(|spec| spec["containers"][0]["securityContext"] = security);
+            refusal.map(|refusal| (refusal.reason, refusal.message, refusal.lasting))
+        };
+        let (reason, message, lasting) = asks(json!({"capabilities": {"add": ["SYS_TIME", "SYS_PTRACE"]}})).unwrap();
+        assert_eq!((reason, lasting), ("CapabilityNotAllowed", true));
+        assert!(
+            message.starts_with("container a: capability SYS_PTRACE is never given to a container: it "),
+            "{message}"
+        );
+        assert_eq!(asks(json!({"capabilities": {"add": ["ALL", "SYS_TIME"]}})), None);
+        assert_eq!(asks(json!({"privileged": true})).unwrap().0, "PrivilegedNotAllowed");
+        let local = json!({"seccompProfile": {"type": "Localhost", "localhostProfile": "p.json"}});
+        let (reason, message, _) = asks(local.clone()).unwrap();
+        assert_eq!(reason, "SeccompProfileNotFound");
+        assert!(message.contains("\"p.json\""), "{message}");
+        let of_pod = refused(|spec| spec["securityContext"] = local).unwrap();
+        assert_eq!(of_pod.reason, "SeccompProfileNotFound");
+        let init = refused(|spec| {
+            spec["initContainers"] =
+                json!([{"name": "i", "image": "i", "securityContext": {"capabilities": {"add": ["CAP_BPF"]}}}]);
+        });
+        assert!(init.unwrap().message.starts_with("container i: capability BPF is never given"));
+    }
+
+    #[test]
+    fn where_the_machine_allows_it_a_container_is_privileged_and_the_floor_of_others_stays() {
+        let asks = |security: Value| refused_where(true, |spec| spec["containers"][0]["securityContext"] = security);
+        assert_eq!(asks(json!({"privileged": true})), None);
+        assert_eq!(asks(json!({"capabilities": {"add": ["SYS_ADMIN"]}})).unwrap().reason, "CapabilityNotAllowed");
     }
 }

@@ -12,11 +12,12 @@ use crate::launch::{self, Attempt};
 use crate::machine::{Action, Failure, Notes, Plan, View, containers, end_of, grace, plan, plan_orphan};
 use crate::names::{pod_path, pod_ref};
 use crate::probes::Probes;
+use crate::pull::Puller;
 use crate::status::{Refusal, base, recover, status};
 use crate::tokens::Tokens;
 use crate::{cleanup, env, support, volumes};
-use agent_runtime::{Container as Seen, Error, ErrorClass, Kind, PodRef, PullPolicy, Reference};
-use config_kube::k8s_openapi::api::core::v1::{Container, Pod, PodStatus};
+use agent_runtime::{Container as Seen, Error, ErrorClass, Image, Kind, PodRef, withheld};
+use config_kube::k8s_openapi::api::core::v1::{Pod, PodStatus};
 use jiff::Timestamp;
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -62,6 +63,7 @@ pub(crate) struct Worker {
     refused: Option<Refusal>,
     volumes: Option<BTreeMap<String, PathBuf>>,
     tokens: Tokens,
+    puller: Puller,
     refreshed: Timestamp,
 }
 
@@ -79,6 +81,7 @@ impl Worker {
             refused: None,
             volumes: None,
             tokens: Tokens::default(),
+            puller: Puller::default(),
             refreshed: Timestamp::now(),
         }
     }
@@ -152,14 +155,22 @@ impl Worker {
         Next::Wait(Some(later(Timestamp::now(), RETRY)))
     }
 
-    /// Decides once for each version whether this node can run the pod; what runs already is not refused.
+    /// Decides once for each version whether this node can run the pod; what runs already is not refused, and a pod that was
+    /// told to have failed stays so.
     fn refuse(&mut self, pod: &Pod, seen: &[Seen]) {
-        let refusal =
-            if seen.is_empty() { support::refusal(pod).or_else(|| self.shared.too_many(&self.pod)) } else { None };
+        if self.refused.as_ref().is_some_and(|refused| refused.lasting) {
+            return;
+        }
+        let refusal = if seen.is_empty() { self.refusal(pod) } else { None };
         if let Some(refusal) = refusal.as_ref().filter(|refusal| self.refused.as_ref() != Some(refusal)) {
-            self.shared.events.warning(pod, "FailedCreatePodSandBox", refusal.message.clone());
+            let reason = if refusal.lasting { refusal.reason } else { "FailedCreatePodSandBox" };
+            self.shared.events.warning(pod, reason, refusal.message.clone());
         }
         self.refused = refusal;
+    }
+
+    fn refusal(&self, pod: &Pod) -> Option<Refusal> {
+        support::refusal(pod, self.shared.config.privileged).or_else(|| self.shared.too_many(&self.pod))
     }
 
     /// Writes the status where it differs from what was written last; returns what is written now.
@@ -262,11 +273,11 @@ impl Worker {
         let mut wanted = self.wanted.clone();
         let image = tokio::select! {
             // Fetching is safe to drop: what came in is kept, and nothing runs yet.
-            image = self.fetch(pod, container) => image,
+            image = self.puller.fetch(&self.shared, pod, &self.pod, container) => image,
             () = unwanted(&mut wanted) => return Ok(()),
         };
         let result = match image {
-            Ok(()) => self.launch(attempt).await,
+            Ok(image) => self.launch(attempt, image).await,
             Err(error) => Err(error),
         };
         match result {
@@ -305,28 +316,7 @@ impl Worker {
         self.notes.failures.insert(name.to_owned(), failure);
     }
 
-    async fn fetch(&self, pod: &Pod, container: &Container) -> Result<(), Error> {
-        let image = container.image.as_deref().unwrap_or_default();
-        let policy = pull_policy(container);
-        let (runtime, events) = (&self.shared.runtime, &self.shared.events);
-        if policy == PullPolicy::IfNotPresent && runtime.ensure_image(image, PullPolicy::Never).await.is_ok() {
-            events.normal(pod, "Pulled", format!("Container image {image:?} already present on machine"));
-            return Ok(());
-        }
-        if policy != PullPolicy::Never {
-            events.normal(pod, "Pulling", format!("Pulling image {image:?}"));
-        }
-        let start = std::time::Instant::now();
-        let fetched = runtime.ensure_image(image, policy).await?;
-        if policy != PullPolicy::Never {
-            let took = start.elapsed().as_millis();
-            let text = format!("Successfully pulled image {image:?} in {took}ms. Image size: {} bytes.", fetched.size);
-            events.normal(pod, "Pulled", text);
-        }
-        Ok(())
-    }
-
-    async fn launch(&mut self, attempt: Attempt<'_>) -> Result<(), Error> {
+    async fn launch(&mut self, attempt: Attempt<'_>, image: Image) -> Result<(), Error> {
         let config = |message: String| Error::new(ErrorClass::Config, message);
         if self.volumes.is_none()
             && let Err(message) = self.prepare_volumes(attempt.pod).await
@@ -336,8 +326,14 @@ impl Worker {
         }
         let sources = self.sources(env::needs(attempt.container)).await.map_err(config)?;
         let volumes = self.volumes.clone().unwrap_or_default();
-        let spec =
+        let mut spec =
             launch::prepare(&self.shared.config, attempt, &sources, &volumes, self.shared.memory).map_err(config)?;
+        spec.image_digest = Some(image.digest);
+        let withheld = withheld(&spec.capabilities.add);
+        if !spec.privileged && !withheld.is_empty() {
+            let text = format!("container {}: ALL does not include {}", attempt.container.name, withheld.join(", "));
+            self.shared.events.normal(attempt.pod, "CapabilitiesNarrowed", text);
+        }
         let _turn = self.shared.turns.acquire().await;
         self.shared.runtime.start(&spec).await
     }
@@ -423,19 +419,6 @@ async fn unwanted(wanted: &mut watch::Receiver<Wanted>) {
     if wanted.wait_for(going).await.is_err() {
         // The kubelet ends; the fetch may go on until it is dropped with everything else.
         std::future::pending::<()>().await;
-    }
-}
-
-/// The policy in the pod, or upstream's default: always for `:latest`.
-fn pull_policy(container: &Container) -> PullPolicy {
-    let latest =
-        || container.image.as_deref().is_some_and(|image| Reference::parse(image).is_ok_and(|image| image.is_latest()));
-    match container.image_pull_policy.as_deref() {
-        Some("Always") => PullPolicy::Always,
-        Some("Never") => PullPolicy::Never,
-        Some("IfNotPresent") => PullPolicy::IfNotPresent,
-        Some(_) | None if latest() => PullPolicy::Always,
-        Some(_) | None => PullPolicy::IfNotPresent,
     }
 }
 

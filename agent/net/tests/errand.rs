@@ -12,7 +12,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, UdpSocket};
 
 const HOST: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// Says a word to whoever connects, at both of its addresses, and leases an address.
 async fn everything() {
@@ -35,7 +35,7 @@ fn errand(dhcp: bool) -> Errand {
 }
 
 /// Long enough for a busy machine, where somebody answers.
-const PATIENT: Duration = Duration::from_secs(30);
+const PATIENT: Duration = Duration::from_secs(120);
 /// Where nobody does.
 const SHORT: Duration = Duration::from_secs(2);
 

@@ -35,7 +35,7 @@ fn in_namespace<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'stati
             handle.address().add(index, SERVER.into(), 24).execute().await.unwrap();
             // Both ends live in one namespace, so that the server's own address arrives from outside.
             std::fs::write("/proc/sys/net/ipv4/conf/inside/accept_local", "1").unwrap();
-            timeout(Duration::from_secs(60), test()).await.expect("the network was not ready in 60 s");
+            timeout(Duration::from_secs(180), test()).await.expect("the network was not ready in 180 s");
             connection.abort();
         });
     };

@@ -3,7 +3,6 @@
 use crate::content::{Content, Descriptor};
 use crate::images::{Images, Source};
 use crate::model::{Error, ErrorClass, Pending};
-use crate::reference::Reference;
 use bytes::Bytes;
 use futures_util::stream;
 use serde::Deserialize;
@@ -100,12 +99,10 @@ async fn import_one(images: &Images, archive: Archive) -> Result<Vec<String>, Er
     let mut names = Vec::new();
     for manifest in &index.manifests {
         let Some(name) = NAMES.iter().find_map(|key| manifest.annotations.get(*key)) else { continue };
-        let reference = Reference::parse(name)
+        let reference = images
+            .reference(name)
             .map_err(|error| Error::caused(ErrorClass::InvalidImageName, archive.path.display().to_string(), error))?;
-        let there = images.find(&reference).await?;
-        if there.is_none_or(|ready| ready.image.digest != manifest.digest) {
-            images.take_in(&reference.to_string(), manifest, &archive).await?;
-        }
+        images.take_in(&reference, manifest, &archive).await?;
         names.push(reference.to_string());
     }
     Ok(names)

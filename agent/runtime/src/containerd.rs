@@ -4,11 +4,14 @@
 //! task has ended, its end is written to the labels and the task is deleted, which ends its shim; the
 //! container stays as the record of the attempt until it is removed.
 
+use crate::confine::paths;
 use crate::connection::{channel, failed, is_absent, request, settled, unlimited};
 use crate::exec;
 use crate::images::{Images, Ready, SNAPSHOTTER};
+use crate::keyring::Keyring;
 use crate::labels::{self, End, Labels, Record};
 use crate::log::{Fifos, Pumps};
+use crate::memory;
 use crate::model::{
     Change, Container, ContainerSpec, ContainerState, Error, ErrorClass, ExecOutput, Image, Pending, PullPolicy,
     Runtime, container_id,
@@ -33,7 +36,7 @@ use containerd_client::types::v1::{Process, Status as TaskStatus};
 use jiff::Timestamp;
 use prost_types::{Any, FieldMask};
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::sync::broadcast;
 
@@ -112,6 +115,10 @@ impl Containerd {
         let reference = self.images.reference(&spec.image)?;
         let missing = || Error::new(ErrorClass::Create, format!("image {reference} is not on the machine"));
         let ready = self.images.find(&reference).await?.ok_or_else(missing)?;
+        if spec.image_digest.as_ref().is_some_and(|digest| *digest != ready.image.digest) {
+            let message = format!("image {reference} became another one while the container was being started");
+            return Err(Error::new(ErrorClass::Create, message));
+        }
         let stored = self.record(spec, &id, &ready).await?;
         if let Err(error) = self.fill(spec, stored, &ready).await {
             self.clear(&id).await?;
@@ -168,13 +175,19 @@ impl Containerd {
         let wish = Wish { user: spec.user, group: spec.group };
         let accounts = tokio::task::spawn_blocking(move || Accounts::read(&mounts)).await.unwrap_or_default();
         let identity = accounts.identity(ready.defaults.user.as_deref().unwrap_or_default(), wish)?;
-        let document = runtime_spec(spec, &stored.id, &ready.defaults, &identity, self.host)?.to_string();
+        let document = runtime_spec(spec, &stored.id, &ready.defaults, &identity, &self.host_for(spec))?.to_string();
         let spec_any = Any { type_url: SPEC_TYPE.to_owned(), value: document.into_bytes() };
         let update = UpdateContainerRequest {
             container: Some(Stored { spec: Some(spec_any), ..stored }),
             update_mask: Some(FieldMask { paths: vec!["spec".to_owned()] }),
         };
         self.containers().update(request(update)).await.map(drop).map_err(fail())
+    }
+
+    /// The machine as it is now: devices come and go.
+    fn host_for(&self, spec: &ContainerSpec) -> Host {
+        let devices = if spec.privileged { paths::devices(Path::new("/dev"), &self.host.tpms) } else { Vec::new() };
+        Host { devices, ..self.host.clone() }
     }
 
     async fn prepare(&self, id: &str, parent: &str) -> Result<Vec<Mount>, Status> {
@@ -345,9 +358,26 @@ impl Containerd {
     }
 
     async fn finish(&self, id: String, end: End) -> Result<Option<Container>, Error> {
-        self.note(&id, end.labels()).await?;
+        let mut labels = end.labels();
+        // Before the task is deleted, and the group with it.
+        if self.group(&id).await?.is_some_and(|group| memory::ran_out(&group)) {
+            labels.push((labels::OOM, "true".to_owned()));
+        }
+        self.note(&id, labels).await?;
         self.drop_task(&id).await?;
         Ok(self.stored(&id).await?.map(|record| self.container(id, record, false)))
+    }
+
+    /// The control group that a container's specification names.
+    async fn group(&self, id: &str) -> Result<Option<String>, Error> {
+        let result = self.containers().get(request(GetContainerRequest { id: id.to_owned() })).await;
+        if is_absent(&result) {
+            return Ok(None);
+        }
+        let fail = failed(ErrorClass::Create, format!("look at container {id}"));
+        let spec = result.map_err(fail)?.into_inner().container.and_then(|stored| stored.spec).unwrap_or_default();
+        let document: serde_json::Value = serde_json::from_slice(&spec.value).unwrap_or_default();
+        Ok(document.pointer("/linux/cgroupsPath").and_then(|path| path.as_str()).map(str::to_owned))
     }
 
     fn container(&self, id: String, record: Record, running: bool) -> Container {
@@ -400,7 +430,7 @@ pub(crate) fn instant(time: prost_types::Timestamp) -> Option<Timestamp> {
 impl Host {
     /// Looks at the machine.
     fn probe() -> Self {
-        let unified_cgroups = std::path::Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
+        let unified_cgroups = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let capabilities = read("/proc/self/status")
             .lines()
@@ -408,7 +438,9 @@ impl Host {
             .unwrap_or_default();
         let may_lower = capabilities & (1 << CAP_SYS_RESOURCE) != 0;
         let own = read("/proc/self/oom_score_adj").trim().parse().unwrap_or(0);
-        Self { unified_cgroups, capabilities, lowest_oom_score: (!may_lower).then_some(own) }
+        let lowest_oom_score = (!may_lower).then_some(own);
+        let tpms = paths::Tpms::find(Path::new("/sys"));
+        Self { unified_cgroups, capabilities, lowest_oom_score, tpms, devices: Vec::new() }
     }
 }
 
@@ -420,8 +452,8 @@ impl Runtime for Containerd {
         Box::pin(self.ask_version())
     }
 
-    fn ensure_image<'a>(&'a self, image: &'a str, policy: PullPolicy) -> Pending<'a, Image> {
-        Box::pin(self.images.ensure(image, policy))
+    fn obtain_image<'a>(&'a self, image: &'a str, policy: PullPolicy, keys: &'a Keyring) -> Pending<'a, Image> {
+        Box::pin(self.images.ensure(image, policy, keys))
     }
 
     fn start<'a>(&'a self, spec: &'a ContainerSpec) -> Pending<'a, ()> {

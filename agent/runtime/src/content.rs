@@ -1,6 +1,6 @@
 //! containerd's content store: blobs by digest.
 
-use crate::connection::{failed, leased, request, settled};
+use crate::connection::{failed, leased, request};
 use crate::model::{Error, ErrorClass};
 use bytes::Bytes;
 use containerd_client::services::v1::content_client::ContentClient;
@@ -104,11 +104,15 @@ impl Content {
         lease: &str,
     ) -> Result<(), Error> {
         let doing = || format!("store {}", descriptor.digest);
-        let reference = format!("pratique-{}", descriptor.digest);
-        let abort = AbortRequest { r#ref: reference.clone() };
-        settled(self.client().abort(request(abort)).await, Code::NotFound)
-            .map_err(failed(ErrorClass::ImagePull, doing()))?;
-        match self.transfer(descriptor, reference, source, lease).await {
+        // Each pull has a transfer of its own, so that a slow registry holds up nobody else who wants the same blob.
+        let reference = format!("{lease}-{}", descriptor.digest);
+        let result = self.transfer(descriptor, reference.clone(), source, lease).await;
+        if result.is_err() {
+            // What came in is worth nothing; without this it would go with its lease.
+            let abort = AbortRequest { r#ref: reference };
+            drop(self.client().abort(request(abort)).await);
+        }
+        match result {
             Ok(()) => Ok(()),
             Err(Failure::Store(status)) if status.code() == Code::AlreadyExists => Ok(()),
             // The transfer of an agent that was killed holds the blob a moment longer: no sign of a sick containerd.

@@ -1,112 +1,235 @@
-//! Just enough of an HTTP client for registries: GET, TLS or plain, redirects followed, bodies streamed.
+//! Just enough of an HTTP client for registries: TLS or plain, redirects followed, bodies streamed, all of it bounded.
+//!
+//! Guarantees: `Authorization` goes only to the host that a request was made for, never to where that one redirects; plain
+//! http is spoken only with hosts of which the configuration says so; no address that only this machine can reach is
+//! asked, but where the configuration names it; the address that was checked is the one that is connected to.
 
+use crate::credential::Secret;
+use crate::reach::is_own;
 use bytes::Bytes;
-use http::header::{ACCEPT, AUTHORIZATION, HOST, LOCATION, USER_AGENT};
-use http::{Request, Response, StatusCode, Uri};
-use http_body_util::{BodyExt, Empty};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, LOCATION, USER_AGENT};
+use http::{Method, Request, Response, StatusCode, Uri};
+use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{CertificateError, ClientConfig, RootCertStore};
+use std::collections::BTreeSet;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-/// To a connection, and from a request to the head of its answer.
+/// From a request to the head of its answer, and for the whole of a small answer.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// To a connection with one of a host's addresses, or to the end of the TLS handshake.
+const CONNECT: Duration = Duration::from_secs(10);
+/// Most addresses of a host that are tried.
+const MAX_ADDRESSES: usize = 6;
 /// Most redirects of one request.
 const MAX_REDIRECTS: usize = 5;
 
-/// Why no usable answer came.
+/// Why no usable answer came. Where a redirect led, only the host is told: the rest of such an address may be a secret.
 #[derive(Debug, Error)]
 pub(crate) enum HttpError {
     #[error("{0:?} is no http or https address")]
     Address(String),
+    #[error(
+        "{host} is an address that only this machine can reach: not asked, since the machine's configuration does not name it"
+    )]
+    Own { host: String },
     #[error("connect to {host}")]
     Connect { host: String, source: io::Error },
+    #[error(
+        "{host} shows a certificate of an unknown authority: its root must be in `ca` of the machine's configuration"
+    )]
+    UnknownAuthority { host: String },
+    #[error("the certificate of {host} is refused")]
+    Certificate { host: String, source: rustls::Error },
     #[error("{host} gave no answer within {} s", PATIENCE.as_secs())]
     Silent { host: String },
     #[error("HTTP with {host}")]
     Protocol { host: String, source: hyper::Error },
-    #[error("{url} answered {status}")]
-    Refused { url: String, status: StatusCode },
-    #[error("{url} redirects more than {MAX_REDIRECTS} times, or to nowhere")]
-    Redirects { url: String },
-    #[error("the answer of {url} is longer than {limit} bytes")]
-    TooLong { url: String, limit: usize },
+    #[error("{host} answered {status}{code}")]
+    Refused { host: String, status: StatusCode, code: String },
+    #[error("{host} redirects more than {MAX_REDIRECTS} times, or to nowhere")]
+    Redirects { host: String },
+    #[error("{host} leads to plain http at {to}")]
+    Plain { host: String, to: String },
+    #[error("the answer of {host} is longer than {limit} bytes")]
+    TooLong { host: String, limit: usize },
+    #[error("unauthorized: {0}")]
+    Unauthorized(String),
 }
 
-/// The client; its roots are those of the configuration or of the machine.
+/// What the machine's configuration says of hosts, beyond what their names do.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Named {
+    /// Hosts with their ports that may be asked at whatever address.
+    pub(crate) hosts: BTreeSet<String>,
+    /// Those among them with which plain http is spoken.
+    pub(crate) plain: BTreeSet<String>,
+}
+
+/// The client of one registry, with the roots that count for it.
 #[derive(Debug, Clone)]
 pub(crate) struct Http {
     tls: Arc<ClientConfig>,
+    named: Arc<Named>,
+}
+
+/// An answer, and whether it is of the host that was asked: what another one says about authentication counts for nothing.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) answer: Response<Incoming>,
+    /// Host and port that answered.
+    pub(crate) host: String,
+    pub(crate) at_home: bool,
+}
+
+/// How a host is spoken with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scheme {
+    /// https.
+    Tls,
+    /// http.
+    Plain,
+}
+
+/// One request, apart from where it goes.
+struct Ask<'a> {
+    method: Method,
+    accept: &'static str,
+    authorization: Option<&'a Secret>,
+    form: Option<&'a Secret>,
 }
 
 impl Http {
-    pub(crate) fn new(roots: RootCertStore) -> Self {
+    /// A client that believes these roots.
+    pub(crate) fn new(roots: RootCertStore, named: Arc<Named>) -> Self {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(rustls::DEFAULT_VERSIONS);
         // ring knows every version of the default list, so that this arm isn't taken.
         let builder = builder.unwrap_or_else(|_| ClientConfig::builder());
-        Self { tls: Arc::new(builder.with_root_certificates(roots).with_no_client_auth()) }
+        Self { tls: Arc::new(builder.with_root_certificates(roots).with_no_client_auth()), named }
     }
 
-    /// Sends GET and follows redirects; the token goes only to the host that it was made for.
+    /// Sends GET and follows redirects; `authorization` goes only to the host of `url`.
     pub(crate) async fn get(
         &self,
         url: &str,
-        accept: &str,
-        token: Option<&str>,
-    ) -> Result<Response<Incoming>, HttpError> {
+        accept: &'static str,
+        authorization: Option<&Secret>,
+    ) -> Result<Reply, HttpError> {
         let mut at = address(url)?;
-        let first = at.authority().cloned();
+        let first = origin(&at);
         for _ in 0..=MAX_REDIRECTS {
-            let token = token.filter(|_| at.authority() == first.as_ref());
-            let answer = self.once(&at, accept, token).await?;
-            if !answer.status().is_redirection() {
-                return Ok(answer);
+            let here = origin(&at);
+            let at_home = here == first;
+            let authorization = authorization.filter(|_| at_home);
+            let answer = self.once(&at, &Ask { method: Method::GET, accept, authorization, form: None }).await?;
+            if !redirects(answer.status()) {
+                return Ok(Reply { answer, host: here.1, at_home });
             }
             let to = answer.headers().get(LOCATION).and_then(|value| value.to_str().ok());
-            at = to.and_then(|to| joined(&at, to)).ok_or_else(|| HttpError::Redirects { url: url.to_owned() })?;
+            at = to.and_then(|to| joined(&at, to)).ok_or_else(|| HttpError::Redirects { host: here.1.clone() })?;
+            let (scheme, host) = origin(&at);
+            if scheme == Scheme::Plain && !self.named.plain.contains(&host) {
+                return Err(HttpError::Plain { host: here.1, to: host });
+            }
         }
-        Err(HttpError::Redirects { url: url.to_owned() })
+        Err(HttpError::Redirects { host: first.1 })
     }
 
-    async fn once(&self, url: &Uri, accept: &str, token: Option<&str>) -> Result<Response<Incoming>, HttpError> {
-        let host = url.authority().map_or_else(String::new, ToString::to_string);
-        let silent = |_| HttpError::Silent { host: host.clone() };
-        let connect = |source| HttpError::Connect { host: host.clone(), source };
-        let name = url.host().unwrap_or_default().trim_matches(['[', ']']);
-        let secure = url.scheme_str() == Some("https");
-        let port = url.port_u16().unwrap_or(if secure { 443 } else { 80 });
-        let tcp = timeout(PATIENCE, TcpStream::connect((name, port))).await.map_err(silent)?.map_err(connect)?;
+    /// Sends a form; a redirect is no answer to one.
+    pub(crate) async fn post_form(&self, url: &str, form: &Secret) -> Result<Reply, HttpError> {
+        let at = address(url)?;
+        let ask = Ask { method: Method::POST, accept: "application/json", authorization: None, form: Some(form) };
+        let answer = self.once(&at, &ask).await?;
+        Ok(Reply { answer, host: origin(&at).1, at_home: true })
+    }
+
+    /// Whether plain http may be spoken with a host, as the configuration says.
+    pub(crate) fn may_be_plain(&self, host: &str) -> bool {
+        self.named.plain.contains(host)
+    }
+
+    async fn once(&self, url: &Uri, ask: &Ask<'_>) -> Result<Response<Incoming>, HttpError> {
+        let (_, host) = origin(url);
+        let invalid = || HttpError::Address(host.clone());
         let path = url.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
-        let mut request = Request::get(path).header(HOST, &host).header(ACCEPT, accept).header(USER_AGENT, "pratique");
-        if let Some(token) = token {
-            request = request.header(AUTHORIZATION, token);
+        let authority = url.authority().map_or("", http::uri::Authority::as_str);
+        let request = Request::builder().method(&ask.method).uri(path).header(HOST, authority);
+        let mut request = request.header(ACCEPT, ask.accept).header(USER_AGENT, "pratique");
+        if let Some(secret) = ask.authorization {
+            let mut value = HeaderValue::from_str(secret.reveal()).map_err(|_invalid| invalid())?;
+            value.set_sensitive(true);
+            request = request.header(AUTHORIZATION, value);
         }
-        let request = request.body(Empty::<Bytes>::new()).map_err(|_invalid| HttpError::Address(url.to_string()))?;
-        if secure {
-            let server =
-                ServerName::try_from(name.to_owned()).map_err(|_invalid| HttpError::Address(url.to_string()))?;
-            let tls = TlsConnector::from(self.tls.clone()).connect(server, tcp);
-            let tls = timeout(PATIENCE, tls).await.map_err(silent)?.map_err(connect)?;
-            exchange(tls, request, &host).await
-        } else {
-            exchange(tcp, request, &host).await
+        if ask.form.is_some() {
+            request = request.header(CONTENT_TYPE, "application/x-www-form-urlencoded");
         }
+        let body = ask.form.map(|form| Bytes::copy_from_slice(form.reveal().as_bytes())).unwrap_or_default();
+        let request = request.body(Full::new(body)).map_err(|_invalid| invalid())?;
+        let tcp = self.connect(url, &host).await?;
+        if url.scheme_str() != Some("https") {
+            return exchange(tcp, request, &host).await;
+        }
+        let name = url.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
+        let server = ServerName::try_from(name).map_err(|_invalid| invalid())?;
+        let tls = timeout(CONNECT, TlsConnector::from(self.tls.clone()).connect(server, tcp)).await;
+        let tls = tls.map_err(|_elapsed| HttpError::Silent { host: host.clone() })?;
+        exchange(tls.map_err(|error| handshake(&host, error))?, request, &host).await
+    }
+
+    /// Connects to the first of the host's addresses that answers, among those that may be asked.
+    async fn connect(&self, url: &Uri, host: &str) -> Result<TcpStream, HttpError> {
+        let fail = |source| HttpError::Connect { host: host.to_owned(), source };
+        let name = url.host().unwrap_or_default().trim_matches(['[', ']']);
+        let found = timeout(CONNECT, lookup_host((name, port(url)))).await;
+        let found = found.map_err(|_elapsed| HttpError::Silent { host: host.to_owned() })?.map_err(fail)?;
+        let found: Vec<SocketAddr> = found.collect();
+        let named = self.named.hosts.contains(host);
+        let mut failure = None;
+        for address in found.iter().filter(|address| named || !is_own(address.ip())).take(MAX_ADDRESSES) {
+            match timeout(CONNECT, TcpStream::connect(address)).await {
+                Ok(Ok(stream)) => return Ok(stream),
+                Ok(Err(error)) => failure = Some(fail(error)),
+                Err(_elapsed) => failure = Some(HttpError::Silent { host: host.to_owned() }),
+            }
+        }
+        let nothing = || {
+            if found.is_empty() {
+                fail(io::ErrorKind::NotFound.into())
+            } else {
+                HttpError::Own { host: host.to_owned() }
+            }
+        };
+        Err(failure.unwrap_or_else(nothing))
+    }
+}
+
+/// What stood in the way of TLS; the authority that is not known is by far the most frequent.
+fn handshake(host: &str, error: io::Error) -> HttpError {
+    let host = host.to_owned();
+    match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+        Some(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)) => {
+            HttpError::UnknownAuthority { host }
+        }
+        Some(other @ rustls::Error::InvalidCertificate(_)) => HttpError::Certificate { host, source: other.clone() },
+        Some(_) | None => HttpError::Connect { host, source: error },
     }
 }
 
 /// One request on a connection of its own; the connection lives as long as the answer's body.
 async fn exchange(
     io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    request: Request<Empty<Bytes>>,
+    request: Request<Full<Bytes>>,
     host: &str,
 ) -> Result<Response<Incoming>, HttpError> {
     let protocol = |source| HttpError::Protocol { host: host.to_owned(), source };
@@ -116,25 +239,54 @@ async fn exchange(
     answer.map_err(|_elapsed| HttpError::Silent { host: host.to_owned() })?.map_err(protocol)
 }
 
-/// The body, if it is not longer than `limit`.
-pub(crate) async fn collect(answer: Response<Incoming>, url: &str, limit: usize) -> Result<Bytes, HttpError> {
-    let body = http_body_util::Limited::new(answer.into_body(), limit);
-    let collected = timeout(PATIENCE, body.collect()).await;
-    let collected = collected.map_err(|_elapsed| HttpError::Silent { host: url.to_owned() })?;
-    collected
-        .map(http_body_util::Collected::to_bytes)
-        .map_err(|_broken| HttpError::TooLong { url: url.to_owned(), limit })
+impl Reply {
+    /// The body, if it is not longer than `limit` and comes in time.
+    pub(crate) async fn collect(self, limit: usize) -> Result<Bytes, HttpError> {
+        let host = self.host;
+        let mut body = self.answer.into_body();
+        let reading = async {
+            let mut all = Vec::new();
+            while let Some(frame) = body.frame().await {
+                let frame = frame.map_err(|source| HttpError::Protocol { host: host.clone(), source })?;
+                let Ok(data) = frame.into_data() else { continue };
+                if all.len() + data.len() > limit {
+                    return Err(HttpError::TooLong { host: host.clone(), limit });
+                }
+                all.extend_from_slice(&data);
+            }
+            Ok(Bytes::from(all))
+        };
+        timeout(PATIENCE, reading).await.unwrap_or_else(|_elapsed| Err(HttpError::Silent { host: host.clone() }))
+    }
 }
 
-fn address(text: &str) -> Result<Uri, HttpError> {
-    let uri: Uri = text.parse().map_err(|_invalid| HttpError::Address(text.to_owned()))?;
-    let known = matches!(uri.scheme_str(), Some("http" | "https")) && uri.authority().is_some();
-    if known { Ok(uri) } else { Err(HttpError::Address(text.to_owned())) }
+/// An http or https address with a host and no user in it.
+pub(crate) fn address(text: &str) -> Result<Uri, HttpError> {
+    let invalid = || HttpError::Address(text.split('?').next().unwrap_or_default().chars().take(128).collect());
+    let uri: Uri = text.parse().map_err(|_invalid| invalid())?;
+    let known = matches!(uri.scheme_str(), Some("http" | "https"));
+    let plain = uri.authority().is_some_and(|authority| !authority.as_str().contains('@'));
+    if known && plain { Ok(uri) } else { Err(invalid()) }
+}
+
+/// Scheme, and host with its port, in one form for all ways to write them.
+pub(crate) fn origin(uri: &Uri) -> (Scheme, String) {
+    let host = uri.host().unwrap_or_default().to_ascii_lowercase();
+    let scheme = if uri.scheme_str() == Some("https") { Scheme::Tls } else { Scheme::Plain };
+    (scheme, format!("{host}:{}", port(uri)))
+}
+
+fn port(uri: &Uri) -> u16 {
+    uri.port_u16().unwrap_or(if uri.scheme_str() == Some("https") { 443 } else { 80 })
+}
+
+fn redirects(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 301 | 302 | 303 | 307 | 308)
 }
 
 /// Where a Location header leads, seen from `base`; never from https down to http.
 fn joined(base: &Uri, to: &str) -> Option<Uri> {
-    let uri = if to.starts_with('/') {
+    let uri = if to.starts_with('/') && !to.starts_with("//") {
         let mut parts = base.clone().into_parts();
         parts.path_and_query = Some(to.parse().ok()?);
         Uri::from_parts(parts).ok()?
@@ -154,13 +306,25 @@ mod tests {
         let base: Uri = "https://registry.example/v2/a".parse().unwrap();
         assert_eq!(joined(&base, "/v3/b?c").unwrap(), "https://registry.example/v3/b?c");
         assert_eq!(joined(&base, "https://blobs.example/x").unwrap(), "https://blobs.example/x");
-        assert_eq!(joined(&base, "http://blobs.example/x"), None);
+        for to in ["http://blobs.example/x", "//blobs.example/x", "x", "ftp://blobs.example/x", ""] {
+            assert_eq!(joined(&base, to), None, "{to}");
+        }
     }
 
     #[test]
-    fn only_http_addresses_are_asked() {
+    fn only_http_addresses_are_asked_and_secrets_in_them_are_not_shown() {
         assert!(address("ftp://registry.example").is_err());
         assert!(address("registry.example").is_err());
+        assert!(address("https://user:pass@registry.example/").is_err());
         assert!(address("http://10.0.2.2:5000").is_ok());
+        assert!(!address("ftp://x/?signature=1").unwrap_err().to_string().contains("signature"));
+    }
+
+    #[test]
+    fn one_host_has_one_origin() {
+        let of = |text: &str| origin(&text.parse().unwrap()).1;
+        assert_eq!(of("https://Registry.example/a"), of("https://registry.example:443/b"));
+        assert_ne!(of("https://registry.example"), of("http://registry.example"));
+        assert_eq!(of("https://[fd00::1]:5000/"), "[fd00::1]:5000");
     }
 }

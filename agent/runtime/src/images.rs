@@ -3,11 +3,13 @@
 //! Guarantee: an image that [`Images::find`] returns is whole: manifest, configuration and the snapshot of
 //! its topmost layer are there. While it comes in, a lease keeps its parts from containerd's collector.
 
+use crate::access::{self, Labels};
 use crate::connection::{failed, leased, request, settled, unlimited};
 use crate::content::{Content, Descriptor};
+use crate::keyring::Keyring;
 use crate::model::{Error, ErrorClass, Image, PullPolicy};
 use crate::reference::Reference;
-use crate::registry::Registries;
+use crate::registry::{Reader, Registries};
 use crate::spec::ImageDefaults;
 use containerd_client::services::v1::diff_client::DiffClient;
 use containerd_client::services::v1::images_client::ImagesClient;
@@ -27,6 +29,8 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, Weak};
 use tokio::sync::Mutex;
 
 /// The snapshotter of every container.
@@ -71,6 +75,8 @@ pub(crate) struct Ready {
     /// Name of the snapshot of its topmost layer.
     pub(crate) snapshot: String,
     pub(crate) defaults: ImageDefaults,
+    /// Who may run it, as [`access`] reads them.
+    labels: Labels,
 }
 
 /// Where documents and layers come from.
@@ -92,13 +98,18 @@ pub(crate) struct Images {
     registries: Registries,
     /// Root of containerd's state, synced to disk before an unpacked layer counts.
     state: PathBuf,
-    /// One image comes in at a time: layers are shared, and so are the machine's disk and network.
-    incoming: Mutex<()>,
+    /// Pulls under way, by reference: who wants what comes in already waits for it, and for nothing else.
+    incoming: std::sync::Mutex<HashMap<String, Weak<Mutex<()>>>>,
+    /// One layer is unpacked at a time: they share snapshots and the machine's disk.
+    unpacking: Mutex<()>,
+    leases: AtomicU64,
 }
 
 impl Images {
     pub(crate) fn new(channel: Channel, registries: Registries, state: PathBuf) -> Self {
-        Self { content: Content::new(channel.clone()), channel, registries, state, incoming: Mutex::new(()) }
+        let content = Content::new(channel.clone());
+        let (incoming, unpacking, leases) = Default::default();
+        Self { channel, content, registries, state, incoming, unpacking, leases }
     }
 
     fn client(&self) -> ImagesClient<Channel> {
@@ -113,63 +124,107 @@ impl Images {
     pub(crate) fn reference(&self, text: &str) -> Result<Reference, Error> {
         let reference = Reference::parse(text)
             .map_err(|error| Error::caused(ErrorClass::InvalidImageName, format!("image {text:?}"), error))?;
-        Ok(reference.or_at(self.registries.default_host()))
+        Ok(reference.complete(self.registries.default_host()))
     }
 
-    /// Makes the image ready, by the policy.
-    pub(crate) async fn ensure(&self, text: &str, policy: PullPolicy) -> Result<Image, Error> {
+    /// Makes the image ready for who has these keys, by the policy.
+    pub(crate) async fn ensure(&self, text: &str, policy: PullPolicy, keys: &Keyring) -> Result<Image, Error> {
         let reference = self.reference(text)?;
-        let absent = || {
-            let message = format!("container image {text:?} is not present with pull policy of Never");
+        let never = |what: &str| {
+            let message = format!("container image {text:?} {what} with pull policy of Never");
             Error::new(ErrorClass::ImageNeverPull, message)
         };
-        match policy {
-            PullPolicy::Always => self.pull(&reference).await,
-            PullPolicy::Never => self.find(&reference).await?.map(|ready| ready.image).ok_or_else(absent),
-            PullPolicy::IfNotPresent => match self.find(&reference).await? {
-                Some(ready) => Ok(ready.image),
-                None => self.pull(&reference).await,
-            },
+        if policy == PullPolicy::Always {
+            return self.pull(&reference, policy, keys).await;
+        }
+        match self.find(&reference).await? {
+            Some(ready) if self.may_run(&ready, &reference, keys) => Ok(ready.image),
+            Some(_) if policy == PullPolicy::Never => {
+                Err(never("is present, but the pod has no pull secret by which it may be used,"))
+            }
+            None if policy == PullPolicy::Never => Err(never("is not present")),
+            Some(_) | None => self.pull(&reference, policy, keys).await,
         }
     }
 
-    async fn pull(&self, reference: &Reference) -> Result<Image, Error> {
-        let _turn = self.incoming.lock().await;
-        let fetched = self.registries.resolve(reference).await?;
-        if let Some(ready) = self.find(reference).await?
-            && ready.image.digest == fetched.descriptor().digest
+    fn may_run(&self, ready: &Ready, reference: &Reference, keys: &Keyring) -> bool {
+        access::allows(&ready.labels, &self.registries.holders(reference, keys))
+    }
+
+    async fn pull(&self, reference: &Reference, policy: PullPolicy, keys: &Keyring) -> Result<Image, Error> {
+        let name = reference.to_string();
+        let turn = self.turn(&name);
+        let _turn = turn.lock().await;
+        if policy == PullPolicy::IfNotPresent
+            && let Some(ready) = self.find(reference).await?
+            && self.may_run(&ready, reference, keys)
         {
             return Ok(ready.image);
         }
+        let fetched = self.registries.resolve(reference, keys).await?;
         let target = fetched.descriptor().clone();
-        self.bring_in(&reference.to_string(), &target, &fetched).await?;
+        if let Some(ready) = self.find(reference).await?
+            && ready.image.digest == target.digest
+        {
+            self.grant(&name, &target, &ready.labels, fetched.reader()).await?;
+            return Ok(ready.image);
+        }
+        self.bring_in(&name, &target, &fetched, fetched.reader()).await?;
         let ready = self.find(reference).await?;
         let gone = || Error::new(ErrorClass::ImagePull, format!("{reference} was fetched and is gone again"));
-        ready.map(|ready| Image { pulled: true, ..ready.image }).ok_or_else(gone)
+        let ready = ready.filter(|ready| ready.image.digest == target.digest).ok_or_else(gone)?;
+        Ok(Image { pulled: true, ..ready.image })
     }
 
-    /// Brings in all parts of an image, unpacks it and gives it its name, when its turn comes.
-    pub(crate) async fn take_in(&self, name: &str, target: &Descriptor, source: &dyn Source) -> Result<(), Error> {
-        let _turn = self.incoming.lock().await;
-        self.bring_in(name, target, source).await
+    /// The turn of those who want the same reference.
+    fn turn(&self, name: &str) -> Arc<Mutex<()>> {
+        let mut incoming = self.incoming.lock().unwrap_or_else(PoisonError::into_inner);
+        incoming.retain(|_, turn| turn.strong_count() > 0);
+        if let Some(turn) = incoming.get(name).and_then(Weak::upgrade) {
+            return turn;
+        }
+        let turn = Arc::default();
+        incoming.insert(name.to_owned(), Arc::downgrade(&turn));
+        turn
     }
 
-    async fn bring_in(&self, name: &str, target: &Descriptor, source: &dyn Source) -> Result<(), Error> {
+    /// Brings in an image that came with the machine, for all of its pods; nothing but the right to it where it is there.
+    pub(crate) async fn take_in(
+        &self,
+        name: &Reference,
+        target: &Descriptor,
+        source: &dyn Source,
+    ) -> Result<(), Error> {
+        let text = name.to_string();
+        let turn = self.turn(&text);
+        let _turn = turn.lock().await;
+        match self.find(name).await? {
+            Some(ready) if ready.image.digest == target.digest => {
+                self.grant(&text, target, &ready.labels, &Reader::Everyone).await
+            }
+            Some(_) | None => self.bring_in(&text, target, source, &Reader::Everyone).await,
+        }
+    }
+
+    async fn bring_in(
+        &self,
+        name: &str,
+        target: &Descriptor,
+        source: &dyn Source,
+        reader: &Reader,
+    ) -> Result<(), Error> {
         let lease = self.lease().await?;
-        let result = self.bring_in_leased(name, target, source, &lease).await;
+        let result = match self.bring_in_leased(target, source, &lease).await {
+            Ok(()) => self.name(name, target, access::only(reader)).await,
+            Err(error) => Err(error),
+        };
         let delete = DeleteRequest { id: lease, sync: false };
         // A lease that stays ends by itself.
         drop(LeasesClient::new(self.channel.clone()).delete(request(delete)).await);
         result
     }
 
-    async fn bring_in_leased(
-        &self,
-        name: &str,
-        target: &Descriptor,
-        source: &dyn Source,
-        lease: &str,
-    ) -> Result<(), Error> {
+    async fn bring_in_leased(&self, target: &Descriptor, source: &dyn Source, lease: &str) -> Result<(), Error> {
         source.bring(&self.content, target, lease).await?;
         let mut manifest_at = target.clone();
         if is_index(&self.content.read(&target.digest).await?) {
@@ -190,8 +245,7 @@ impl Images {
             kept.push((gc_label(&format!("p.{index}")), part.digest.clone()));
         }
         self.content.label(&manifest_at.digest, kept).await?;
-        self.unpack(&manifest, lease).await?;
-        self.name(name, target).await
+        self.unpack(&manifest, lease).await
     }
 
     /// Applies each layer over its parent; layers that are there already are not touched.
@@ -201,6 +255,7 @@ impl Images {
         if diffs.len() != manifest.layers.len() || diffs.is_empty() {
             return Err(bad(format!("{} layers and {} diff ids", manifest.layers.len(), diffs.len())));
         }
+        let _turn = self.unpacking.lock().await;
         let mut parent = String::new();
         for (layer, diff) in manifest.layers.iter().zip(diffs) {
             let name = chain_id(&parent, diff);
@@ -260,25 +315,38 @@ impl Images {
         let expires = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(LEASE_HOURS);
         let labels =
             HashMap::from([("containerd.io/gc.expire".to_owned(), expires.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())]);
-        let id = format!("pratique-{}", jiff::Timestamp::now().as_nanosecond());
+        let number = self.leases.fetch_add(1, Ordering::Relaxed);
+        let id = format!("pratique-{}-{number}", jiff::Timestamp::now().as_nanosecond());
         let create = CreateRequest { id: id.clone(), labels };
         let made = LeasesClient::new(self.channel.clone()).create(request(create)).await;
         made.map_err(failed(ErrorClass::ImagePull, "take a lease at containerd"))?;
         Ok(id)
     }
 
-    async fn name(&self, name: &str, target: &Descriptor) -> Result<(), Error> {
-        let image = Stored { name: name.to_owned(), target: Some(target.wire()), ..Stored::default() };
+    /// Gives an image its name, and says who may run it; what was said of another image of this name is gone.
+    async fn name(&self, name: &str, target: &Descriptor, labels: Labels) -> Result<(), Error> {
+        let image = Stored { name: name.to_owned(), target: Some(target.wire()), labels, ..Stored::default() };
         let create = CreateImageRequest { image: Some(image.clone()), source_date_epoch: None };
-        let result = match self.client().create(request(create)).await {
-            Err(status) if status.code() == Code::AlreadyExists => {
-                let update_mask = Some(FieldMask { paths: vec!["target".to_owned()] });
-                let update = UpdateImageRequest { image: Some(image), update_mask, source_date_epoch: None };
-                self.client().update(request(update)).await.map(drop)
-            }
+        match self.client().create(request(create)).await {
+            Err(status) if status.code() == Code::AlreadyExists => self.update(image, &["target", "labels"]).await,
             result => result.map(drop),
-        };
-        result.map_err(failed(ErrorClass::ImagePull, format!("name image {name}")))
+        }
+        .map_err(failed(ErrorClass::ImagePull, format!("name image {name}")))
+    }
+
+    /// Adds to those who may run an image.
+    async fn grant(&self, name: &str, target: &Descriptor, had: &Labels, reader: &Reader) -> Result<(), Error> {
+        let Some(labels) = access::with(had, reader) else { return Ok(()) };
+        let image = Stored { name: name.to_owned(), target: Some(target.wire()), labels, ..Stored::default() };
+        let result = self.update(image, &["labels"]).await;
+        result.map_err(failed(ErrorClass::ImagePull, format!("note who may run image {name}")))
+    }
+
+    async fn update(&self, image: Stored, fields: &[&str]) -> Result<(), Status> {
+        let paths = fields.iter().map(|field| (*field).to_owned()).collect();
+        let update =
+            UpdateImageRequest { image: Some(image), update_mask: Some(FieldMask { paths }), source_date_epoch: None };
+        self.client().update(request(update)).await.map(drop)
     }
 
     /// The image, if it is there and whole.
@@ -289,8 +357,11 @@ impl Images {
             Err(status) if status.code() == Code::NotFound => None,
             Err(status) => return Err(failed(ErrorClass::ImagePull, format!("look for image {reference}"))(status)),
         };
-        let Some(target) = stored.and_then(|image| image.target) else { return Ok(None) };
-        match self.load(reference, &target.digest).await {
+        let Some((target, labels)) = stored.and_then(|image| Some((image.target?, image.labels))) else {
+            return Ok(None);
+        };
+        let loaded = self.load(reference, &target.digest).await.map(|ready| Ready { labels, ..ready });
+        match loaded {
             Ok(ready) => Ok(self.has_snapshot(&ready.snapshot).await?.then_some(ready)),
             Err(error) if error.class == ErrorClass::Unavailable => Err(error),
             // Parts are missing or unreadable: as good as absent.
@@ -315,7 +386,8 @@ impl Images {
             pulled: false,
         };
         let image_id = format!("{}@{target}", reference.repository());
-        Ok(Ready { image, image_id, snapshot, defaults: configuration.config.unwrap_or_default() })
+        let defaults = configuration.config.unwrap_or_default();
+        Ok(Ready { image, image_id, snapshot, defaults, labels: Labels::new() })
     }
 
     /// The manifest of an index that is for this machine.

@@ -9,25 +9,36 @@
 //! record on the container; each running container has one log pump, a task that reads its two FIFOs.
 //! Channels: [`Runtime::changes`] is a broadcast of pod uids that changed; a reader that lags lists anew.
 
+mod access;
 mod archive;
+mod challenge;
 mod confine;
 mod connection;
 mod containerd;
 mod content;
+mod credential;
 mod events;
 mod exec;
 mod http;
 mod images;
+mod keyring;
 mod labels;
 mod log;
+mod memory;
 mod model;
 mod programs;
+mod reach;
 mod reference;
 mod registry;
+mod session;
 mod spec;
 mod users;
 
+pub use challenge::Challenge;
+pub use confine::capabilities::{capability_fault, withheld};
 pub use containerd::{Containerd, Options};
+pub use credential::{Credential, Secret};
+pub use keyring::{Keyring, KeyringError, PullSecret};
 pub use log::rotated;
 pub use model::{
     Capabilities, Change, Confinement, Container, ContainerKey, ContainerSpec, ContainerState, Error, ErrorClass,
@@ -35,5 +46,5 @@ pub use model::{
     container_id,
 };
 pub use programs::Programs;
-pub use reference::{Reference, ReferenceError};
+pub use reference::{DOCKER_HUB, Reference, ReferenceError};
 pub use registry::{Registries, Registry};

@@ -1,5 +1,6 @@
 //! What a container engine is to the kubelet: the trait, what goes in and what is seen.
 
+use crate::keyring::Keyring;
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 use std::fmt;
@@ -97,13 +98,13 @@ pub struct Confinement {
     pub no_new_privileges: bool,
 }
 
-/// Which system calls a container may make.
+/// Which system calls a container may make. Neither list has those by which a container could act on the machine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Seccomp {
-    /// All but those by which a container could act on the machine.
+    /// What programs need, and what the container's capabilities allow.
     #[default]
-    Filtered,
-    /// All.
+    RuntimeDefault,
+    /// All down to the floor.
     Unconfined,
 }
 
@@ -125,8 +126,11 @@ pub struct Resources {
 pub struct ContainerSpec {
     /// Identity.
     pub key: ContainerKey,
-    /// Image as written in the pod; it must be there ([`Runtime::ensure_image`]).
+    /// Image as written in the pod; it must be there ([`Runtime::obtain_image`]).
     pub image: String,
+    /// Digest of the image that its pod was shown to be entitled to ([`Image::digest`]); the attempt starts from no other.
+    /// None where nobody asked.
+    pub image_digest: Option<String>,
     /// Replaces the image's entry point; then the image's arguments are dropped too.
     pub command: Option<Vec<String>>,
     /// Replaces the image's arguments.
@@ -149,6 +153,9 @@ pub struct ContainerSpec {
     pub capabilities: Capabilities,
     /// What it may not do.
     pub confinement: Confinement,
+    /// All capabilities, no filter of system calls, and the machine's devices but its TPM. Whether the machine's
+    /// configuration allows that, the caller knows.
+    pub privileged: bool,
     /// System call filter.
     pub seccomp: Seccomp,
     /// Limits.
@@ -321,8 +328,15 @@ pub trait Runtime: Send + Sync + fmt::Debug + 'static {
     /// Name and version, as in `containerd://1.7.24`; an error means that the engine isn't up.
     fn version(&self) -> Pending<'_, String>;
 
-    /// Makes sure that the image is on the machine and ready to run.
-    fn ensure_image<'a>(&'a self, image: &'a str, policy: PullPolicy) -> Pending<'a, Image>;
+    /// Makes sure that the image is on the machine and ready to run, and that who has these keys may run it: an image that
+    /// a registry gave only to the holder of a pull secret is given to others when the registry gives it to them, too
+    /// (KEP-2535, policy `NeverVerifyPreloadedImages`).
+    fn obtain_image<'a>(&'a self, image: &'a str, policy: PullPolicy, keys: &'a Keyring) -> Pending<'a, Image>;
+
+    /// The same for who has no keys.
+    fn ensure_image<'a>(&'a self, image: &'a str, policy: PullPolicy) -> Pending<'a, Image> {
+        self.obtain_image(image, policy, Keyring::NONE)
+    }
 
     /// Makes the container and starts its first process.
     ///

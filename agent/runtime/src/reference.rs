@@ -5,6 +5,10 @@ use thiserror::Error;
 
 /// Longest reference that is looked at.
 const MAX_LENGTH: usize = 512;
+/// The registry of names without a host, where the configuration names no other.
+pub const DOCKER_HUB: &str = "docker.io";
+/// Where Docker Hub keeps the images whose names are one word.
+const LIBRARY: &str = "library";
 
 /// A checked image reference. Holding one proves that host, path, tag and digest have only the characters
 /// that the OCI distribution specification allows, so that they can stand in a URL path.
@@ -46,11 +50,14 @@ impl Reference {
         if self.host.is_empty() { self.path.clone() } else { format!("{}/{}", self.host, self.path) }
     }
 
-    /// The same reference at `host`, if it names no registry itself.
+    /// The reference in full: at `default`, if it names no registry itself; all names of Docker Hub as one, and names of one
+    /// word there in `library/`, as other engines have it.
     #[must_use]
-    pub fn or_at(mut self, host: Option<&str>) -> Self {
-        if let (true, Some(host)) = (self.host.is_empty(), host) {
-            host.clone_into(&mut self.host);
+    pub fn complete(mut self, default: &str) -> Self {
+        let host = if self.host.is_empty() { default } else { &self.host }.to_ascii_lowercase();
+        canonical_host(&host).clone_into(&mut self.host);
+        if self.host == DOCKER_HUB && !self.path.contains('/') {
+            self.path = format!("{LIBRARY}/{}", self.path);
         }
         self
     }
@@ -72,6 +79,11 @@ impl fmt::Display for Reference {
         }
         Ok(())
     }
+}
+
+/// One name for all that Docker Hub has.
+pub(crate) fn canonical_host(host: &str) -> &str {
+    if matches!(host, "index.docker.io" | "registry-1.docker.io") { DOCKER_HUB } else { host }
 }
 
 fn parse(text: &str) -> Result<Reference, &'static str> {
@@ -139,14 +151,22 @@ mod tests {
     fn short_names_stay_short_until_a_registry_is_chosen() {
         assert_eq!(Reference::parse("busybox").unwrap().to_string(), "busybox:latest");
         assert_eq!(
-            Reference::parse("me/app:1").unwrap().or_at(Some("registry.example")).to_string(),
-            "registry.example/me/app:1"
-        );
-        assert_eq!(
             Reference::parse("registry.example:5000/a/b").unwrap().to_string(),
             "registry.example:5000/a/b:latest"
         );
         assert_eq!(Reference::parse("localhost/a:2").unwrap().host, "localhost");
+    }
+
+    #[test]
+    fn a_name_without_a_host_is_at_the_default_registry() {
+        let at = |text: &str, default: &str| Reference::parse(text).unwrap().complete(default).to_string();
+        assert_eq!(at("nginx", DOCKER_HUB), "docker.io/library/nginx:latest");
+        assert_eq!(at("me/app:1", DOCKER_HUB), "docker.io/me/app:1");
+        assert_eq!(at("docker.io/nginx", DOCKER_HUB), "docker.io/library/nginx:latest");
+        assert_eq!(at("index.docker.io/library/nginx:1", DOCKER_HUB), "docker.io/library/nginx:1");
+        assert_eq!(at("nginx", "registry.example"), "registry.example/nginx:latest");
+        assert_eq!(at("docker.io/nginx", "registry.example"), "docker.io/library/nginx:latest");
+        assert_eq!(at("Registry.Example/a:1", DOCKER_HUB), "registry.example/a:1");
     }
 
     #[test]

@@ -1,114 +1,249 @@
 //! Registries: an image's documents and layers by the OCI distribution protocol, mirrors first.
 
 use crate::content::{Content, Descriptor, MAX_DOCUMENT};
-use crate::http::{Http, HttpError, collect};
+use crate::credential::Credential;
+use crate::http::{Http, HttpError, Named, Reply, Scheme, address, origin};
 use crate::images::Source;
+use crate::keyring::{Keyring, PullSecret};
 use crate::model::{Error, ErrorClass, Pending};
-use crate::reference::Reference;
+use crate::reference::{DOCKER_HUB, Reference, canonical_host};
+use crate::session::Session;
 use bytes::Bytes;
 use futures_util::{Stream, stream};
-use http::header::{CONTENT_TYPE, WWW_AUTHENTICATE};
-use http::{Response, StatusCode};
+use http::StatusCode;
+use http::header::CONTENT_TYPE;
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use sha2::{Digest, Sha256};
-use std::collections::HashMap;
-use std::path::Path;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Mutex;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 /// Manifests and indexes that are understood.
 const MANIFESTS: &str = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, \
     application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.docker.distribution.manifest.v2+json";
 /// Longest pause between two pieces of a layer.
 const STALL: Duration = Duration::from_secs(60);
-/// Longest answer of a token service.
-const MAX_TOKEN: usize = 64 * 1024;
-/// The machine's own roots, where it has some.
+/// Slowest transfer of a layer, in bytes per second, beyond [`STALL`]: below it a registry only keeps a pod waiting.
+const SLOWEST: u64 = 8 * 1024;
+/// Largest layer: beyond it no machine that this is made for has room.
+const MAX_LAYER: i64 = 64 << 30;
+/// The roots that the image brings, where it has some.
 const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
+/// Where Docker Hub's images are, and who gives tokens for them.
+const DOCKER_HUB_API: &str = "registry-1.docker.io";
+/// Token services on another host than their registry that everybody may rely on: the registry's owner runs them.
+const TOKEN_HOSTS: [(&str, &str); 2] = [(DOCKER_HUB, "auth.docker.io:443"), ("registry.gitlab.com", "gitlab.com:443")];
 
 /// How one registry is reached.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Registry {
-    /// The registry's name in image references, such as `registry.example`.
+    /// The registry's name in image references, such as `registry.example`, with its port if it has one there.
     pub host: String,
-    /// Addresses that are asked before it, in order, such as `http://10.0.2.2:5000`; plain http is allowed
-    /// because it is written here.
+    /// Addresses that are asked before it, in order, such as `https://mirror.example`. One with `http://` is asked without
+    /// TLS.
     pub mirrors: Vec<String>,
-    /// The registry itself speaks plain http.
+    /// Only the mirrors are asked.
+    pub mirrors_only: bool,
+    /// The registry itself speaks plain http; nothing where a mirror does, which then is what is meant.
     pub insecure: bool,
+    /// Roots that count for it and for its mirrors, beside those that count for all.
+    pub roots: Vec<CertificateDer<'static>>,
+    /// By what the machine proves itself there, for all of its pods.
+    pub credential: Option<Credential>,
+    /// Hosts with their ports of token services to which credentials for it may go.
+    pub token_hosts: Vec<String>,
 }
 
 /// All of it: registries with mirrors, the default one, and the roots of TLS.
 #[derive(Debug, Clone)]
 pub struct Registries {
-    list: Vec<Registry>,
-    default_host: Option<String>,
-    http: Http,
+    list: Vec<(Registry, Http)>,
+    default_host: String,
+    /// For registries that the configuration doesn't name.
+    other: Http,
+}
+
+/// One place where an image may be.
+#[derive(Debug, PartialEq, Eq)]
+struct Place {
+    /// Scheme and host.
+    base: String,
+    /// The host by which credentials are for it.
+    host: String,
+}
+
+/// Who may run an image that was fetched: everybody where the registry gives it to everybody or to this machine, else
+/// who can show the pull secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Reader {
+    Everyone,
+    Holder(PullSecret),
 }
 
 impl Registries {
-    /// Registries with their mirrors. `default_host` is meant by references that name no registry;
-    /// `ca_pem` holds further roots than the machine's own.
-    pub fn new(list: Vec<Registry>, default_host: Option<String>, ca_pem: &str) -> Self {
-        let mut roots = RootCertStore::empty();
-        let system = std::fs::read_to_string(Path::new(SYSTEM_ROOTS)).unwrap_or_default();
-        for pem in [system.as_str(), ca_pem] {
-            roots.add_parsable_certificates(CertificateDer::pem_slice_iter(pem.as_bytes()).filter_map(Result::ok));
-        }
-        Self { list, default_host, http: Http::new(roots) }
+    /// Registries with their mirrors. `default_host` is meant by references that name no registry; `roots` count for all,
+    /// beside those of the image.
+    pub fn new(list: Vec<Registry>, default_host: &str, roots: Vec<CertificateDer<'static>>) -> Self {
+        let system = std::fs::read(SYSTEM_ROOTS).unwrap_or_default();
+        let mut common = RootCertStore::empty();
+        common.add_parsable_certificates(CertificateDer::pem_slice_iter(&system).filter_map(Result::ok).chain(roots));
+        let named = Arc::new(named(&list));
+        let client = |registry: &Registry| {
+            let mut roots = common.clone();
+            roots.add_parsable_certificates(registry.roots.iter().cloned());
+            Http::new(roots, named.clone())
+        };
+        let list = list.into_iter().map(|registry| (client(&registry), registry)).map(|(http, one)| (one, http));
+        let list = list.collect();
+        Self { list, default_host: default_host.to_owned(), other: Http::new(common, named) }
     }
 
-    pub(crate) fn default_host(&self) -> Option<&str> {
-        self.default_host.as_deref()
+    pub(crate) fn default_host(&self) -> &str {
+        &self.default_host
+    }
+
+    fn of(&self, host: &str) -> Option<&(Registry, Http)> {
+        self.list.iter().find(|(registry, _)| canonical_host(&registry.host) == host)
     }
 
     /// Where an image may be had, in order: mirrors, then the registry itself.
-    fn sources(&self, host: &str) -> Vec<String> {
-        let named = || self.list.iter().filter(|registry| registry.host == host);
-        let mirrors = named().flat_map(|registry| &registry.mirrors);
-        let scheme = if named().any(|registry| registry.insecure) { "http" } else { "https" };
-        let own = format!("{scheme}://{host}");
-        mirrors.map(|mirror| mirror.trim_end_matches('/').to_owned()).chain([own]).collect()
+    fn places(&self, host: &str) -> Vec<Place> {
+        let registry = self.of(host).map(|(registry, _)| registry);
+        let mirrors = registry.into_iter().flat_map(|registry| &registry.mirrors).map(|mirror| {
+            let base = mirror.trim_end_matches('/').to_owned();
+            let host = base.split_once("://").map_or(base.as_str(), |(_, host)| host).to_owned();
+            Place { base, host }
+        });
+        let api = if host == DOCKER_HUB { DOCKER_HUB_API } else { host };
+        let scheme = if registry.is_some_and(speaks_plain) { "http" } else { "https" };
+        let own = Place { base: format!("{scheme}://{api}"), host: host.to_owned() };
+        let own = (!registry.is_some_and(|registry| registry.mirrors_only)).then_some(own);
+        mirrors.chain(own).collect()
     }
 
-    /// Asks for the image's manifest, at each source until one has it.
-    pub(crate) async fn resolve(&self, reference: &Reference) -> Result<Fetched, Error> {
-        if reference.host.is_empty() {
-            let message = format!("image {reference} names no registry and none is configured as the default");
-            return Err(Error::new(ErrorClass::ImagePull, message));
+    /// The pull secrets among a pod's that are for an image, wherever it may be had.
+    pub(crate) fn holders<'k>(&self, reference: &Reference, keys: &'k Keyring) -> Vec<&'k PullSecret> {
+        let places = self.places(&reference.host);
+        let entries = places.iter().flat_map(|place| keys.matching(&place.host, &reference.path));
+        entries.map(|entry| &*entry.from).collect()
+    }
+
+    /// What may be tried at a place, in order: the pod's credentials, then the machine's own, and none only where there are
+    /// neither.
+    fn tries(&self, place: &Place, reference: &Reference, keys: &Keyring) -> Vec<(Option<Credential>, Reader)> {
+        let of_pod = keys.matching(&place.host, &reference.path).into_iter();
+        let mut tries: Vec<_> = of_pod
+            .map(|entry| (Some(entry.credential.clone()), Reader::Holder(PullSecret::clone(&entry.from))))
+            .collect();
+        let own = self.of(canonical_host(&place.host)).and_then(|(registry, _)| registry.credential.clone());
+        tries.extend(own.map(|credential| (Some(credential), Reader::Everyone)));
+        if tries.is_empty() {
+            tries.push((None, Reader::Everyone));
         }
+        tries
+    }
+
+    /// Asks for the image's manifest, at each place by each credential until one has it.
+    pub(crate) async fn resolve(&self, reference: &Reference, keys: &Keyring) -> Result<Fetched, Error> {
         let mut failures = Vec::new();
-        for source in self.sources(&reference.host) {
-            match self.resolve_at(&source, reference).await {
-                Ok(fetched) => return Ok(fetched),
-                Err(error) => failures.push(error.chain()),
+        for place in self.places(&reference.host) {
+            for (credential, reader) in self.tries(&place, reference, keys) {
+                let denied = match self.resolve_at(&place, reference, credential, reader).await {
+                    Ok(fetched) => return Ok(fetched),
+                    Err(error) => {
+                        let denied = is_denied(&error);
+                        failures.push(Error::caused(ErrorClass::ImagePull, place.base.clone(), error).chain());
+                        denied
+                    }
+                };
+                if !denied {
+                    break;
+                }
             }
         }
         Err(Error::new(ErrorClass::ImagePull, format!("failed to pull image {reference}: {}", failures.join("; "))))
     }
 
-    async fn resolve_at(&self, base: &str, reference: &Reference) -> Result<Fetched, Error> {
-        let session =
-            Session { http: self.http.clone(), base: format!("{base}/v2/{}", reference.path), token: Mutex::new(None) };
+    async fn resolve_at(
+        &self,
+        place: &Place,
+        reference: &Reference,
+        credential: Option<Credential>,
+        reader: Reader,
+    ) -> Result<Fetched, PullFault> {
+        let (http, token_hosts) = self.client(&reference.host, place);
+        let session = Session::new(http, place.base.clone(), reference.path.clone(), credential, token_hosts);
         let path = format!("manifests/{}", reference.selector());
-        let answer = session.get(&path, MANIFESTS).await?;
-        let media_type = answer.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let reply = session.get(&path, MANIFESTS).await?;
+        let media_type = reply.answer.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let media_type = media_type.unwrap_or_default().split(';').next().unwrap_or_default().trim().to_owned();
-        let limit = usize::try_from(MAX_DOCUMENT).unwrap_or(usize::MAX);
-        let bytes = collect(answer, &session.base, limit).await.map_err(|error| pull_error(&path, error))?;
+        let bytes = reply.collect(usize::try_from(MAX_DOCUMENT).unwrap_or(usize::MAX)).await?;
         let digest = format!("sha256:{}", hex::encode(Sha256::digest(&bytes)));
         if let Some(wanted) = reference.digest.as_deref().filter(|wanted| *wanted != digest) {
-            let message = format!("{base} gave a manifest with digest {digest} where {wanted} was asked for");
-            return Err(Error::new(ErrorClass::ImagePull, message));
+            return Err(PullFault::Digest { wanted: wanted.to_owned(), found: digest });
         }
         let size = i64::try_from(bytes.len()).unwrap_or(i64::MAX);
         let descriptor = Descriptor { media_type, digest, size, platform: None, annotations: HashMap::new() };
-        Ok(Fetched { session, descriptor, bytes })
+        Ok(Fetched { session, descriptor, bytes, reader })
+    }
+
+    /// The client for a place where an image of `registry` may be, and the hosts to which credentials may go there: those
+    /// of the place's own entry, and of the registry's only at the registry itself.
+    fn client(&self, registry: &str, place: &Place) -> (Http, Vec<String>) {
+        let host = canonical_host(&place.host);
+        let own = self.of(host);
+        let http = self.of(registry).or(own).map_or(&self.other, |(_, http)| http).clone();
+        let known = TOKEN_HOSTS.iter().filter(|(registry, _)| *registry == host).map(|(_, at)| (*at).to_owned());
+        let said = own.into_iter().flat_map(|(registry, _)| registry.token_hosts.clone());
+        (http, known.chain(said).collect())
+    }
+}
+
+/// Whether the registry itself is asked without TLS: only where no mirror is what `insecure` means.
+fn speaks_plain(registry: &Registry) -> bool {
+    registry.insecure && !registry.mirrors.iter().any(|mirror| mirror.starts_with("http://"))
+}
+
+/// The hosts that the configuration names, by their origins.
+fn named(list: &[Registry]) -> Named {
+    let mut named = Named { hosts: BTreeSet::new(), plain: BTreeSet::new() };
+    for registry in list {
+        let scheme = if speaks_plain(registry) { "http" } else { "https" };
+        let own = format!("{scheme}://{}", registry.host);
+        for at in registry.mirrors.iter().chain([&own]) {
+            let Ok(uri) = address(at) else { continue };
+            let (scheme, host) = origin(&uri);
+            if scheme == Scheme::Plain {
+                named.plain.insert(host.clone());
+            }
+            named.hosts.insert(host);
+        }
+        named.hosts.extend(registry.token_hosts.iter().cloned());
+    }
+    named
+}
+
+/// Why a manifest did not come from one place.
+#[derive(Debug, thiserror::Error)]
+enum PullFault {
+    #[error(transparent)]
+    Http(#[from] HttpError),
+    #[error("it gave a manifest with digest {found} where {wanted} was asked for")]
+    Digest { wanted: String, found: String },
+}
+
+/// Whether another credential may get what this one did not; registries say "not found" of what one may not see.
+fn is_denied(fault: &PullFault) -> bool {
+    match fault {
+        PullFault::Http(HttpError::Unauthorized(_)) => true,
+        PullFault::Http(HttpError::Refused { status, .. }) => {
+            matches!(*status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::NOT_FOUND)
+        }
+        PullFault::Http(_) | PullFault::Digest { .. } => false,
     }
 }
 
@@ -118,11 +253,17 @@ pub(crate) struct Fetched {
     session: Session,
     descriptor: Descriptor,
     bytes: Bytes,
+    reader: Reader,
 }
 
 impl Fetched {
     pub(crate) fn descriptor(&self) -> &Descriptor {
         &self.descriptor
+    }
+
+    /// Who has shown that he may have it.
+    pub(crate) fn reader(&self) -> &Reader {
+        &self.reader
     }
 
     async fn fetch(&self, content: &Content, wanted: &Descriptor, lease: &str) -> Result<(), Error> {
@@ -134,10 +275,15 @@ impl Fetched {
         if !Reference::parse(&format!("x@{}", wanted.digest)).is_ok_and(|checked| checked.digest.is_some()) {
             return Err(Error::new(ErrorClass::ImagePull, format!("{:?} is no sha256 digest", wanted.digest)));
         }
+        if !(0..=MAX_LAYER).contains(&wanted.size) {
+            let message = format!("{} has {} bytes; {MAX_LAYER} are allowed", wanted.digest, wanted.size);
+            return Err(Error::new(ErrorClass::ImagePull, message));
+        }
         let kind = if wanted.media_type.contains("manifest") { "manifests" } else { "blobs" };
         let path = format!("{kind}/{}", wanted.digest);
-        let answer = self.session.get(&path, if kind == "manifests" { MANIFESTS } else { "*/*" }).await?;
-        content.write(wanted, pieces(answer, wanted.size, path), lease).await
+        let reply = self.session.get(&path, if kind == "manifests" { MANIFESTS } else { "*/*" }).await;
+        let reply = reply.map_err(|error| Error::caused(ErrorClass::ImagePull, format!("fetch {path}"), error))?;
+        content.write(wanted, pieces(reply, wanted.size, path), lease).await
     }
 }
 
@@ -147,16 +293,19 @@ impl Source for Fetched {
     }
 }
 
-/// The body's pieces, never more than `size` bytes.
-fn pieces(answer: Response<Incoming>, size: i64, path: String) -> impl Stream<Item = Result<Bytes, Error>> {
+/// The body's pieces, never more than `size` bytes, and in bounded time.
+fn pieces(reply: Reply, size: i64, path: String) -> impl Stream<Item = Result<Bytes, Error>> {
     let left = u64::try_from(size).unwrap_or_default();
-    stream::try_unfold((answer.into_body(), left, path), |(mut body, left, path)| async move {
-        let broken = |what: &str| Error::new(ErrorClass::ImagePull, format!("{path}: {what}"));
+    let end = Instant::now() + STALL + Duration::from_secs(left / SLOWEST);
+    let body = reply.answer.into_body();
+    stream::try_unfold((body, left, path), move |(mut body, left, path)| async move {
+        let broken = |what: &str| Error::new(ErrorClass::ImagePull, format!("fetch {path}: {what}"));
         loop {
-            let frame =
-                timeout(STALL, body.frame()).await.map_err(|_elapsed| broken("the registry stopped sending"))?;
+            let frame = timeout_at(end, timeout(STALL, body.frame())).await;
+            let frame = frame.map_err(|_elapsed| broken("the registry sends too slowly"))?;
+            let frame = frame.map_err(|_elapsed| broken("the registry stopped sending"))?;
             let Some(frame) = frame else { return Ok(None) };
-            let frame = frame.map_err(|error| Error::caused(ErrorClass::ImagePull, path.clone(), error))?;
+            let frame = frame.map_err(|error| Error::caused(ErrorClass::ImagePull, format!("fetch {path}"), error))?;
             let Ok(data) = frame.into_data() else { continue };
             let rest = left.checked_sub(data.len() as u64).ok_or_else(|| broken("longer than its descriptor says"))?;
             return Ok(Some((data, (body, rest, path))));
@@ -164,96 +313,74 @@ fn pieces(answer: Response<Incoming>, size: i64, path: String) -> impl Stream<It
     })
 }
 
-/// One repository at one source, with the token that it asked for.
-#[derive(Debug)]
-struct Session {
-    http: Http,
-    base: String,
-    token: Mutex<Option<String>>,
-}
-
-impl Session {
-    async fn get(&self, path: &str, accept: &str) -> Result<Response<Incoming>, Error> {
-        let url = format!("{}/{path}", self.base);
-        let fail = |error| pull_error(&url, error);
-        let token = self.token.lock().await.clone();
-        let mut answer = self.http.get(&url, accept, token.as_deref()).await.map_err(fail)?;
-        if answer.status() == StatusCode::UNAUTHORIZED
-            && let Some(service) = challenge(&answer)
-        {
-            let token = self.ask_token(&service).await.map_err(fail)?;
-            answer = self.http.get(&url, accept, Some(&token)).await.map_err(fail)?;
-            *self.token.lock().await = Some(token);
-        }
-        if answer.status() == StatusCode::OK {
-            return Ok(answer);
-        }
-        Err(fail(HttpError::Refused { url: url.clone(), status: answer.status() }))
-    }
-
-    /// An anonymous token from the service that the registry named.
-    async fn ask_token(&self, url: &str) -> Result<String, HttpError> {
-        let answer = self.http.get(url, "application/json", None).await?;
-        let status = answer.status();
-        let body = collect(answer, url, MAX_TOKEN).await?;
-        let body: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
-        let token = body.get("token").or_else(|| body.get("access_token")).and_then(|token| token.as_str());
-        token.map(|token| format!("Bearer {token}")).ok_or_else(|| HttpError::Refused { url: url.to_owned(), status })
-    }
-}
-
-/// The address of the token service in a Bearer challenge (RFC 6750, as registries use it).
-fn challenge(answer: &Response<Incoming>) -> Option<String> {
-    bearer(answer.headers().get(WWW_AUTHENTICATE)?.to_str().ok()?)
-}
-
-fn bearer(header: &str) -> Option<String> {
-    let parameters = header.strip_prefix("Bearer ")?;
-    let value = |name: &str| {
-        let at = parameters.find(&format!("{name}=\""))? + name.len() + 2;
-        parameters[at..].split('"').next()
-    };
-    let plain = |text: &str| text.bytes().all(|b| b.is_ascii_graphic() && !matches!(b, b'&' | b'#' | b'?'));
-    let query: Vec<String> = ["service", "scope"]
-        .into_iter()
-        .filter_map(|name| value(name).filter(|text| plain(text)).map(|text| format!("{name}={text}")))
-        .collect();
-    Some(format!("{}?{}", value("realm")?, query.join("&")))
-}
-
-fn pull_error(what: &str, error: HttpError) -> Error {
-    Error::caused(ErrorClass::ImagePull, what.to_owned(), error)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::credential::Secret;
+
+    fn registries(list: Vec<Registry>) -> Registries {
+        Registries::new(list, DOCKER_HUB, Vec::new())
+    }
+
+    fn bases(registries: &Registries, host: &str) -> Vec<String> {
+        registries.places(host).into_iter().map(|place| place.base).collect()
+    }
 
     #[test]
     fn mirrors_come_before_the_registry_itself() {
-        let registry = Registry {
+        let one = Registry {
             host: "registry.example".into(),
-            mirrors: vec!["http://10.0.2.2:5000/".into()],
-            insecure: false,
+            mirrors: vec!["https://10.0.2.2:5000/".into(), "https://b".into()],
+            ..Registry::default()
         };
-        let registries = Registries::new(vec![registry], None, "");
-        assert_eq!(registries.sources("registry.example"), ["http://10.0.2.2:5000", "https://registry.example"]);
-        assert_eq!(registries.sources("other.example"), ["https://other.example"]);
-    }
-
-    #[tokio::test]
-    async fn a_short_name_without_default_registry_says_so() {
-        let registries = Registries::new(Vec::new(), None, "");
-        let error = registries.resolve(&Reference::parse("busybox").unwrap()).await.unwrap_err();
-        assert!(error.chain().contains("names no registry"), "{}", error.chain());
+        let alone = Registry { host: "alone.example".into(), mirrors_only: true, ..one.clone() };
+        let registries = registries(vec![one, alone]);
+        let expected = ["https://10.0.2.2:5000", "https://b", "https://registry.example"];
+        assert_eq!(bases(&registries, "registry.example"), expected);
+        assert_eq!(bases(&registries, "alone.example"), expected[..2]);
+        assert_eq!(bases(&registries, "other.example"), ["https://other.example"]);
+        assert_eq!(bases(&registries, DOCKER_HUB), ["https://registry-1.docker.io"]);
     }
 
     #[test]
-    fn a_challenge_names_its_token_service() {
-        let header =
-            r#"Bearer realm="https://auth.example/token",service="registry.example",scope="repository:a:pull""#;
-        let expected = "https://auth.example/token?service=registry.example&scope=repository:a:pull";
-        assert_eq!(bearer(header).as_deref(), Some(expected));
-        assert_eq!(bearer("Basic realm=\"x\""), None);
+    fn plain_http_is_spoken_where_it_is_written_and_nowhere_else() {
+        let insecure = |mirrors: &[&str]| {
+            let mirrors = mirrors.iter().map(|mirror| (*mirror).to_owned()).collect();
+            let one = Registry { host: "lab:5000".into(), mirrors, insecure: true, ..Registry::default() };
+            bases(&registries(vec![one]), "lab:5000")
+        };
+        assert_eq!(insecure(&[]), ["http://lab:5000"]);
+        assert_eq!(insecure(&["https://m"]), ["https://m", "http://lab:5000"]);
+        assert_eq!(insecure(&["http://m"]), ["http://m", "https://lab:5000"]);
+    }
+
+    #[test]
+    fn a_pods_credentials_go_first_and_none_goes_to_a_mirror_that_it_is_not_for() {
+        let from = PullSecret { namespace: "n".into(), name: "s".into(), uid: "u".into() };
+        let mut keys = Keyring::default();
+        let document = br#"{"auths": {"registry.example": {"username": "pod", "password": "p"}}}"#;
+        keys.add_docker_config_json(&from, document).unwrap();
+        let own = Credential::IdentityToken(Secret::new("machine".to_owned()));
+        let one = Registry {
+            host: "registry.example".into(),
+            mirrors: vec!["https://mirror.example".into()],
+            credential: Some(own.clone()),
+            ..Registry::default()
+        };
+        let registries = registries(vec![one]);
+        let reference = Reference::parse("registry.example/a:1").unwrap();
+        let [mirror, registry] = <[Place; 2]>::try_from(registries.places("registry.example")).unwrap();
+        assert_eq!(registries.tries(&mirror, &reference, &keys), [(None, Reader::Everyone)]);
+        let tries = registries.tries(&registry, &reference, &keys);
+        assert!(matches!(&tries[0], (Some(Credential::Password { .. }), Reader::Holder(holder)) if *holder == from));
+        assert_eq!(tries[1..], [(Some(own), Reader::Everyone)]);
+        assert_eq!(registries.holders(&reference, &keys), [&from]);
+    }
+
+    #[test]
+    fn credentials_for_docker_hub_may_go_to_its_token_service() {
+        let registries = registries(Vec::new());
+        let [hub] = <[Place; 1]>::try_from(registries.places(DOCKER_HUB)).unwrap();
+        assert_eq!(registries.client(DOCKER_HUB, &hub).1, ["auth.docker.io:443"]);
     }
 }

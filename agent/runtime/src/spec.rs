@@ -1,7 +1,9 @@
 //! The OCI runtime specification of a container, made from the pod's wishes and the image's configuration.
 
 use crate::confine;
-use crate::model::{ContainerSpec, Error, ErrorClass, Resources, Seccomp};
+use crate::confine::paths::{self, Device, Tpms};
+use crate::confine::seccomp::{Asked, filter};
+use crate::model::{ContainerSpec, Error, ErrorClass, Resources};
 use crate::users::Identity;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -24,7 +26,7 @@ pub(crate) struct ImageDefaults {
 }
 
 /// What the host offers and asks for.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Host {
     /// One cgroup tree (version 2).
     pub(crate) unified_cgroups: bool,
@@ -32,6 +34,10 @@ pub(crate) struct Host {
     pub(crate) capabilities: u64,
     /// Lowest `oom_score_adj` that may be set, where the agent can't lower it at will.
     pub(crate) lowest_oom_score: Option<i32>,
+    /// Its TPMs, which no container gets.
+    pub(crate) tpms: Tpms,
+    /// Its other devices, which privileged containers get.
+    pub(crate) devices: Vec<Device>,
 }
 
 /// The whole specification.
@@ -40,32 +46,41 @@ pub(crate) fn runtime_spec(
     id: &str,
     image: &ImageDefaults,
     identity: &Identity,
-    host: Host,
+    host: &Host,
 ) -> Result<Value, Error> {
     if spec.confinement.run_as_non_root && identity.uid == 0 {
         return Err(config("container has runAsNonRoot and image will run as root"));
     }
+    let capabilities = confine::capabilities(&spec.capabilities, spec.privileged, host.capabilities);
     let mut linux = json!({
         "cgroupsPath": format!("{}/{id}", spec.cgroup_parent),
         "namespaces": namespaces(spec, host),
-        "resources": resources(&spec.resources, host),
-        "maskedPaths": confine::MASKED,
-        "readonlyPaths": confine::READ_ONLY,
+        "resources": resources(spec, host),
+        "maskedPaths": paths::masked(&host.tpms, spec.privileged),
     });
-    if spec.seccomp == Seccomp::Filtered {
-        linux["seccomp"] = confine::seccomp();
+    if spec.privileged {
+        linux["devices"] = json!(paths::nodes(&host.devices));
+    } else {
+        linux["readonlyPaths"] = json!(paths::READ_ONLY);
+        let asked = Asked { profile: spec.seccomp, capabilities: &capabilities, host_pid: spec.shared.pid };
+        linux["seccomp"] = filter(asked);
     }
     Ok(json!({
         "ociVersion": "1.1.0",
-        "process": process(spec, image, identity, host)?,
+        "process": process(spec, image, identity, host, &capabilities)?,
         "root": {"path": "rootfs", "readonly": spec.confinement.read_only_root},
         "mounts": mounts(spec),
         "linux": linux,
     }))
 }
 
-fn process(spec: &ContainerSpec, image: &ImageDefaults, identity: &Identity, host: Host) -> Result<Value, Error> {
-    let capabilities = confine::capabilities(&spec.capabilities, host.capabilities);
+fn process(
+    spec: &ContainerSpec,
+    image: &ImageDefaults,
+    identity: &Identity,
+    host: &Host,
+    capabilities: &[String],
+) -> Result<Value, Error> {
     let cwd = spec.working_dir.as_deref().or(image.working_dir.as_deref()).filter(|dir| !dir.is_empty()).unwrap_or("/");
     if !cwd.starts_with('/') {
         return Err(config(format!("workingDir {cwd:?} is not an absolute path")));
@@ -126,16 +141,17 @@ fn environment(spec: &ContainerSpec, image: &ImageDefaults) -> Vec<String> {
     all
 }
 
-fn namespaces(spec: &ContainerSpec, host: Host) -> Vec<Value> {
+fn namespaces(spec: &ContainerSpec, host: &Host) -> Vec<Value> {
     let own = [("mount", true), ("pid", !spec.shared.pid), ("ipc", !spec.shared.ipc), ("cgroup", host.unified_cgroups)];
     own.into_iter().filter(|(_, own)| *own).map(|(kind, _)| json!({"type": kind})).collect()
 }
 
-/// Limits; every device is denied beyond those that the OCI specification gives to all (null, zero, tty …).
-fn resources(wanted: &Resources, host: Host) -> Value {
+/// Limits, and the rules of the device filter.
+fn resources(spec: &ContainerSpec, host: &Host) -> Value {
+    let wanted: &Resources = &spec.resources;
     let shares = (wanted.cpu_request_millis * 1024 / 1000).clamp(2, 262_144);
     let mut all = json!({
-        "devices": [{"allow": false, "access": "rwm"}],
+        "devices": paths::device_rules(&host.tpms, spec.privileged),
         "cpu": {"shares": shares},
     });
     if let Some(millis) = wanted.cpu_limit_millis {
@@ -157,14 +173,18 @@ fn resources(wanted: &Resources, host: Host) -> Value {
 
 fn mounts(spec: &ContainerSpec) -> Vec<Value> {
     let system = |destination: &str, kind: &str, options: &[&str]| json!({"destination": destination, "type": kind, "source": kind, "options": options});
+    // With the machine's process ids, a container sees those processes alone that it might look into: no more rights than
+    // its own, and none of the machine's (proc(5), hidepid).
+    let hide: &[&str] = if spec.shared.pid && !spec.privileged { &["hidepid=ptraceable"] } else { &[] };
+    let access = if spec.privileged { "rw" } else { "ro" };
     let mut all = vec![
-        system("/proc", "proc", &["nosuid", "noexec", "nodev"]),
+        system("/proc", "proc", &[&["nosuid", "noexec", "nodev"], hide].concat()),
         system("/dev", "tmpfs", &["nosuid", "strictatime", "mode=755", "size=65536k"]),
         system("/dev/pts", "devpts", &["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"]),
         system("/dev/shm", "tmpfs", &["nosuid", "noexec", "nodev", "mode=1777", "size=65536k"]),
         system("/dev/mqueue", "mqueue", &["nosuid", "noexec", "nodev"]),
-        system("/sys", "sysfs", &["nosuid", "noexec", "nodev", "ro"]),
-        system("/sys/fs/cgroup", "cgroup", &["nosuid", "noexec", "nodev", "relatime", "ro"]),
+        system("/sys", "sysfs", &["nosuid", "noexec", "nodev", access]),
+        system("/sys/fs/cgroup", "cgroup", &["nosuid", "noexec", "nodev", "relatime", access]),
     ];
     all.extend(spec.mounts.iter().map(|mount| {
         let access = if mount.read_only { "ro" } else { "rw" };
@@ -199,15 +219,20 @@ fn config(message: impl Into<String>) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Capabilities, Confinement, ContainerKey, Kind, Mount, PodRef, SharedNamespaces};
+    use crate::model::{Capabilities, Confinement, ContainerKey, Kind, Mount, PodRef, Seccomp, SharedNamespaces};
 
-    const HOST: Host = Host { unified_cgroups: true, capabilities: u64::MAX, lowest_oom_score: None };
+    fn host() -> Host {
+        let tpms = Tpms::find(std::path::Path::new("/nonexistent"));
+        let devices = paths::devices(std::path::Path::new("/dev"), &tpms);
+        Host { unified_cgroups: true, capabilities: u64::MAX, lowest_oom_score: None, tpms, devices }
+    }
 
     fn wanted() -> ContainerSpec {
         let pod = PodRef { namespace: "default".into(), name: "a".into(), uid: "u".into() };
         ContainerSpec {
             key: ContainerKey { pod, container: "c".into(), kind: Kind::Main, attempt: 0 },
             image: "registry.example/app:1".into(),
+            image_digest: None,
             command: None,
             args: None,
             env: vec![("B".into(), "pod".into())],
@@ -219,7 +244,8 @@ mod tests {
             supplemental_groups: vec![7],
             capabilities: Capabilities::default(),
             confinement: Confinement::default(),
-            seccomp: Seccomp::Filtered,
+            privileged: false,
+            seccomp: Seccomp::RuntimeDefault,
             resources: Resources {
                 cpu_request_millis: 500,
                 cpu_limit_millis: Some(1500),
@@ -248,7 +274,7 @@ mod tests {
     }
 
     fn made(spec: &ContainerSpec) -> Value {
-        runtime_spec(spec, "id", &image(), &root(), HOST).unwrap()
+        runtime_spec(spec, "id", &image(), &root(), &host()).unwrap()
     }
 
     #[test]
@@ -266,7 +292,7 @@ mod tests {
 
     #[test]
     fn nothing_to_run_is_the_pods_fault() {
-        let error = runtime_spec(&wanted(), "id", &ImageDefaults::default(), &root(), HOST).unwrap_err();
+        let error = runtime_spec(&wanted(), "id", &ImageDefaults::default(), &root(), &host()).unwrap_err();
         assert_eq!(error.class, ErrorClass::Config);
     }
 
@@ -288,12 +314,46 @@ mod tests {
     }
 
     #[test]
+    fn there_is_a_filter_under_unconfined_and_none_for_the_privileged() {
+        let mut spec = ContainerSpec { seccomp: Seccomp::Unconfined, ..wanted() };
+        spec.capabilities.add = vec!["ALL".into()];
+        let open = made(&spec);
+        assert_eq!(open["linux"]["seccomp"]["defaultAction"], "SCMP_ACT_ERRNO");
+        assert_eq!(open["linux"]["readonlyPaths"], json!(paths::READ_ONLY));
+        let given = open["process"]["capabilities"]["bounding"].as_array().unwrap().clone();
+        assert!(!given.contains(&json!("CAP_SYS_ADMIN")) && !given.contains(&json!("CAP_SYS_PTRACE")), "{given:?}");
+        spec.privileged = true;
+        let root = made(&spec);
+        assert!(root["linux"].get("seccomp").is_none() && root["linux"].get("readonlyPaths").is_none());
+        assert_eq!(root["process"]["capabilities"]["bounding"].as_array().unwrap().len(), 41);
+        let rules = root["linux"]["resources"]["devices"].as_array().unwrap();
+        assert!(rules.contains(&json!({"allow": false, "type": "c", "major": 10, "minor": 224, "access": "rwm"})));
+        let nodes = root["linux"]["devices"].as_array().unwrap();
+        assert!(nodes.iter().any(|node| node["path"] == "/dev/null"));
+        assert!(nodes.iter().all(|node| !node["path"].as_str().unwrap().starts_with("/dev/tpm")));
+    }
+
+    #[test]
+    fn the_machines_processes_are_hidden_where_their_ids_are_shared() {
+        let options = |pid: bool, privileged: bool| {
+            let shared = SharedNamespaces { pid, ..SharedNamespaces::default() };
+            let spec = made(&ContainerSpec { shared, privileged, ..wanted() });
+            let hidden = spec["mounts"][0]["options"].as_array().unwrap().contains(&json!("hidepid=ptraceable"));
+            let refused = !spec["linux"]["seccomp"].to_string().contains("\"ptrace\"");
+            (hidden, refused)
+        };
+        assert_eq!(options(false, false), (false, false));
+        assert_eq!(options(true, false), (true, true));
+        assert_eq!(options(true, true), (false, true));
+    }
+
+    #[test]
     fn run_as_non_root_refuses_user_zero() {
         let spec =
             ContainerSpec { confinement: Confinement { run_as_non_root: true, ..Confinement::default() }, ..wanted() };
-        assert_eq!(runtime_spec(&spec, "id", &image(), &root(), HOST).unwrap_err().class, ErrorClass::Config);
+        assert_eq!(runtime_spec(&spec, "id", &image(), &root(), &host()).unwrap_err().class, ErrorClass::Config);
         let user = Identity { uid: 1000, ..root() };
-        assert!(runtime_spec(&spec, "id", &image(), &user, HOST).is_ok());
+        assert!(runtime_spec(&spec, "id", &image(), &user, &host()).is_ok());
     }
 
     #[test]
@@ -305,8 +365,8 @@ mod tests {
 
     #[test]
     fn an_agent_that_may_not_lower_the_oom_score_does_not_try() {
-        let host = Host { lowest_oom_score: Some(0), ..HOST };
-        let spec = runtime_spec(&wanted(), "id", &image(), &root(), host).unwrap();
+        let host = Host { lowest_oom_score: Some(0), ..host() };
+        let spec = runtime_spec(&wanted(), "id", &image(), &root(), &host).unwrap();
         assert_eq!(spec["process"]["oomScoreAdj"], json!(0));
         assert_eq!(made(&wanted())["process"]["oomScoreAdj"], json!(-997));
     }

@@ -122,6 +122,13 @@ pub fn has_children() -> bool {
     waitid(Id::All, WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT) != Err(Errno::ECHILD)
 }
 
+/// Keeps this process to itself: no other may read its memory, descriptors, environment or root folder, or trace it, unless it
+/// holds CAP_SYS_PTRACE (prctl(2), PR_SET_DUMPABLE; ptrace(2), access mode checking), and no core of it is written. What it
+/// executes is not covered: that program says it for itself.
+pub fn keep_private() -> Result<()> {
+    nix::sys::prctl::set_dumpable(false).at("keep to itself", "this process")
+}
+
 /// Asks a process to end (SIGTERM). A process already gone is no error.
 pub fn ask_to_end(pid: i32) -> Result<()> {
     send(pid, Signal::SIGTERM)
@@ -148,4 +155,14 @@ fn send(pid: i32, signal: Signal) -> Result<()> {
 pub fn replace(path: &str, arguments: &[&str]) -> crate::Error {
     let cause = Command::new(path).args(arguments).env_clear().exec();
     crate::Error::new("execute", path, cause)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_process_that_keeps_to_itself_is_not_dumpable() {
+        assert_eq!(nix::sys::prctl::get_dumpable(), Ok(true));
+        super::keep_private().unwrap();
+        assert_eq!(nix::sys::prctl::get_dumpable(), Ok(false));
+    }
 }

@@ -114,6 +114,8 @@ codes! {
     ConfigNotMeasured = "CONFIG_NOT_MEASURED", Untrusted, "the configuration was not measured (PCR 13)";
     ConfigEvent = "CONFIG_EVENT", Untrusted, "PCR 13 holds something other than the one configuration event";
     ConfigChanged = "CONFIG_CHANGED", Untrusted, "the configuration is not one that the inventory allows";
+    PrivilegedPods = "PRIVILEGED_PODS", Untrusted,
+        "the machine's configuration lets pods be privileged, so they may become root of it, and the rule does not take such machines";
     CountersWentBack = "COUNTERS_WENT_BACK", Untrusted, "the TPM's counters are below the last seen: a snapshot was restored";
 
     EkCertificateMissing = "EK_CERTIFICATE_MISSING", Nothing, "no endorsement key certificate was sent";

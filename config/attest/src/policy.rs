@@ -48,6 +48,7 @@ pub struct CheckedRule {
     pub(crate) allow_unknown: bool,
     pub(crate) config_measured: bool,
     pub(crate) config_inventory: bool,
+    pub(crate) privileged_pods: bool,
     pub(crate) ttl_seconds: u64,
     pub(crate) sans_inventory: bool,
     pub(crate) roles: Vec<String>,
@@ -148,6 +149,7 @@ struct Conditions {
     allow_unknown: bool,
     config_measured: bool,
     config_inventory: bool,
+    privileged_pods: bool,
 }
 
 const ALL_THERE_IS: Conditions = Conditions {
@@ -157,6 +159,7 @@ const ALL_THERE_IS: Conditions = Conditions {
     allow_unknown: false,
     config_measured: true,
     config_inventory: true,
+    privileged_pods: false,
 };
 
 fn conditions(rule: &Rule, faults: &mut Vec<String>) -> Conditions {
@@ -179,6 +182,14 @@ fn conditions(rule: &Rule, faults: &mut Vec<String>) -> Conditions {
     if config_inventory && !rule.config.measured {
         faults.push("config: digests = \"inventory\" needs measured = true".to_owned());
     }
+    let privileged_pods = match rule.config.privileged_pods.as_str() {
+        "allow" => true,
+        "refuse" | "" => false,
+        other => {
+            faults.push(format!("config.privileged_pods: found {other:?}, expected \"refuse\" or \"allow\""));
+            false
+        }
+    };
     Conditions {
         ek_inventory,
         ek_require,
@@ -186,6 +197,7 @@ fn conditions(rule: &Rule, faults: &mut Vec<String>) -> Conditions {
         allow_unknown: rule.events.allow_unknown,
         config_measured: rule.config.measured,
         config_inventory,
+        privileged_pods,
     }
 }
 
@@ -250,6 +262,7 @@ impl TryFrom<&Rule> for CheckedRule {
             allow_unknown: looked_at.allow_unknown,
             config_measured: looked_at.config_measured,
             config_inventory: looked_at.config_inventory,
+            privileged_pods: looked_at.privileged_pods,
             ttl_seconds,
             sans_inventory,
             roles: rule.certificate.roles.clone(),

@@ -204,6 +204,10 @@ pub struct Claims {
     pub instance: String,
     /// Id of the image.
     pub image: String,
+    /// Its configuration lets pods be privileged. Left out where it does not, as agents do that know nothing of it. The agent
+    /// is part of the image: where that is proved, this is what the measured configuration says.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub privileged_pods: bool,
 }
 
 /// Step 1: the node names itself and what it will prove.
@@ -410,7 +414,8 @@ pub fn csr_hash(client: &[u8], serving: &[u8]) -> Digest {
 
 impl Claims {
     /// Hash of the claims: SHA-256 over name, role, instance, image and then each address, every one with its length as u32
-    /// big-endian before it, and the number of addresses as u32 before the addresses.
+    /// big-endian before it, and the number of addresses as u32 before the addresses; at the end a byte 1 where pods may be
+    /// privileged.
     pub fn hash(&self) -> Digest {
         let mut bytes = Vec::new();
         let mut put = |text: &str| {
@@ -426,7 +431,8 @@ impl Claims {
             tail.extend_from_slice(address.as_bytes());
         }
         let count = u32::try_from(self.addresses.len()).unwrap_or(u32::MAX).to_be_bytes();
-        Digest::of_parts(&[&bytes, &count, &tail])
+        let privileged: &[u8] = if self.privileged_pods { &[1] } else { &[] };
+        Digest::of_parts(&[&bytes, &count, &tail, privileged])
     }
 
     /// Whether every claim is within its limit and printable.

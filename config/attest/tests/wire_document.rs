@@ -55,6 +55,7 @@ fn hashes_of_claims_and_requests_are_golden() {
         addresses: vec!["192.168.77.11".to_owned(), "fd00::11".to_owned()],
         instance: "i-1".to_owned(),
         image: "worker-7".to_owned(),
+        privileged_pods: false,
     };
     let mut bytes = Vec::new();
     for text in ["worker-1", "worker", "i-1", "worker-7"] {
@@ -63,7 +64,13 @@ fn hashes_of_claims_and_requests_are_golden() {
     }
     bytes.extend_from_slice(b"\0\0\0\x02\0\0\0\x0d192.168.77.11\0\0\0\x08fd00::11");
     assert_eq!(claims.hash(), Digest::of(&bytes));
-    assert_ne!(claims.hash(), Claims { role: String::new(), ..claims }.hash());
+    assert_ne!(claims.hash(), Claims { role: String::new(), ..claims.clone() }.hash());
+    // What lets no pod be privileged is written and hashed as it was before there was such a claim.
+    assert!(!serde_json::to_string(&claims).expect("claims").contains("privileged"));
+    bytes.push(1);
+    let root = Claims { privileged_pods: true, ..claims };
+    assert_eq!(root.hash(), Digest::of(&bytes));
+    assert!(serde_json::to_string(&root).expect("claims").contains("\"privilegedPods\":true"));
     let requests = wire::csr_hash(b"client", b"serving");
     assert_eq!(requests, Digest::of(b"\0\0\0\x06client\0\0\0\x07serving"));
 }

@@ -43,6 +43,8 @@ pub const ROLE_LABEL: &str = "pratique.dev/role";
 pub const JOIN_LABEL: &str = "pratique.dev/join";
 /// Label on a Node that a policy let in without looking, or that has no TPM: `always-approve` or `no-tpm`.
 pub const INSECURE_LABEL: &str = "pratique.dev/insecure";
+/// Label on the Node of a machine whose configuration lets pods be privileged: `true`.
+pub const PRIVILEGED_LABEL: &str = "pratique.dev/privileged-pods";
 /// Upstream's label prefix by which `kubectl get nodes` shows roles.
 pub const NODE_ROLE_LABEL_PREFIX: &str = "node-role.kubernetes.io/";
 /// Label on a Node: its name, by which charts choose it.

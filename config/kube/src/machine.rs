@@ -125,6 +125,9 @@ pub struct MachineStatus {
     /// `sha256:<hex>` of the configuration event that it proved, and where it came from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub config: Option<ProvenConfig>,
+    /// Its configuration lets pods be privileged: they may become root of it, and what it proved ends there.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub privileged_pods: bool,
     /// On whose word it was admitted last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admission: Option<Admission>,

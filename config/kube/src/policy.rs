@@ -263,6 +263,9 @@ pub struct ConfigRule {
     pub measured: bool,
     /// `inventory`: its digest must be one of the Machine's. Empty: any measured one.
     pub digests: String,
+    /// `allow`: also one that lets pods be privileged. Empty, or `refuse`: none that does.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub privileged_pods: String,
 }
 
 /// What a rule issues.

@@ -1,6 +1,6 @@
 //! `[cluster.api]`: whom the API believes, how it decides who may do what, and its limits.
 
-use crate::defaults::{API_LIMIT_MAX, API_READS, API_WATCHES, API_WRITES};
+use crate::defaults::{API_EXCHANGES, API_LIMIT_MAX, API_READS, API_WATCHES, API_WRITES};
 use crate::fault::{FaultKind, Sink};
 use crate::format::{FormatError, one_of, text_type};
 use crate::pem;
@@ -48,6 +48,8 @@ pub struct ApiLimits {
     pub writes: u32,
     /// Open watches.
     pub watches: u32,
+    /// Attestations that have begun and are not answered yet: so many joins, and as many renewals.
+    pub exchanges: u32,
 }
 
 text_type!(
@@ -104,7 +106,7 @@ fn plugin(text: &str) -> Result<(), FormatError> {
 
 impl Default for ApiLimits {
     fn default() -> Self {
-        Self { reads: API_READS, writes: API_WRITES, watches: API_WATCHES }
+        Self { reads: API_READS, writes: API_WRITES, watches: API_WATCHES, exchanges: API_EXCHANGES }
     }
 }
 
@@ -187,5 +189,6 @@ fn limits(raw: Option<At<RawApiLimits>>, sink: &mut Sink<'_>) -> ApiLimits {
         reads: number(raw.reads, usual.reads),
         writes: number(raw.writes, usual.writes),
         watches: number(raw.watches, usual.watches),
+        exchanges: number(raw.exchanges, usual.exchanges),
     }
 }

@@ -27,6 +27,9 @@ pub const RESERVED_MEMORY: &str = "256Mi";
 /// Disk kept for the system on the state partition: logs, and images in the making.
 pub const RESERVED_EPHEMERAL_STORAGE: &str = "512Mi";
 
+/// Registry of image names without a host: what everybody means by `nginx`.
+pub const DEFAULT_REGISTRY: &str = "docker.io";
+
 /// Name of a cluster that is given none.
 pub const CLUSTER_NAME: &str = "pratique";
 /// Range of service addresses: kubeadm's default, so that manifests written for it fit.
@@ -41,6 +44,8 @@ pub const API_READS: u32 = 400;
 pub const API_WRITES: u32 = 200;
 /// Open watches: ten of each of 2,000 nodes; each costs some kilobytes.
 pub const API_WATCHES: u32 = 20_000;
+/// Attestations that are half done: each holds some 4 KiB for 30 s at most; a rack of 2,000 may reboot at once.
+pub const API_EXCHANGES: u32 = 4096;
 /// Largest of these limits: beyond it memory ends first.
 pub const API_LIMIT_MAX: i64 = 1_000_000;
 

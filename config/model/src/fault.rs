@@ -167,11 +167,24 @@ pub(crate) struct Sink<'t> {
     list: Vec<Fault>,
     misspelt: Vec<String>,
     omitted: usize,
+    /// The document has a secret, and no fault may quote it.
+    secret: bool,
 }
+
+/// Keys whose values are secrets.
+const SECRETS: [&str; 3] = ["password", "identity_token", "registry_token"];
+/// Tables in which an unknown key may be a misspelt one of these.
+const SECRET_TABLE: &str = "registry";
 
 impl<'t> Sink<'t> {
     pub(crate) fn new(text: &'t str) -> Self {
-        Self { text, list: Vec::new(), misspelt: Vec::new(), omitted: 0 }
+        let secret = SECRETS.iter().any(|key| text.contains(key));
+        Self { text, list: Vec::new(), misspelt: Vec::new(), omitted: 0, secret }
+    }
+
+    /// Whether nothing of the document's own text may be shown where it was not understood.
+    pub(crate) fn hides(&self) -> bool {
+        self.secret
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -210,8 +223,9 @@ impl<'t> Sink<'t> {
         }
         let span = inside(self.text, &place.span);
         let (line, column) = position(self.text, span.start);
-        let excerpt = excerpt(self.text, &span);
         let key = place.key.clone();
+        let hidden = self.secret || kind == FaultKind::UnknownKey && key.starts_with(SECRET_TABLE);
+        let excerpt = if hidden { Excerpt::default() } else { excerpt(self.text, &span) };
         self.list.push(Fault {
             kind,
             span,

@@ -4,11 +4,13 @@ use crate::cluster::{self, ClusterConfig};
 use crate::defaults::{MAX_PODS, MAX_PODS_LIMIT, RESERVED_CPU, RESERVED_EPHEMERAL_STORAGE, RESERVED_MEMORY};
 use crate::discovery::{self, Discovery};
 use crate::fault::{FaultKind, Place, Sink};
-use crate::format::{Endpoint, FormatError, HostPort, MirrorUrl, NodeName, Pin};
+use crate::format::{Endpoint, FormatError, NodeName, Pin};
+use crate::host_path::{self, HostPath};
 use crate::identity::{self, IssuedIdentity};
 use crate::network::{self, Network};
-use crate::raw::{RawDiscovery, RawMachineDocument, RawMaster, RawNode, RawRegistry, RawReserved};
+use crate::raw::{RawDiscovery, RawMachineDocument, RawMaster, RawNode, RawReserved};
 use crate::read::At;
+use crate::registry::{self, Registries};
 use config_kube::Amount;
 
 /// Where a machine may find its user-data, as its measurement names it; the last six are metadata services.
@@ -28,8 +30,8 @@ pub struct MachineConfig {
     pub membership: Membership,
     /// Its network.
     pub network: Network,
-    /// Registries that are reached by mirrors or without TLS.
-    pub registries: Vec<Registry>,
+    /// Where images come from.
+    pub registries: Registries,
     /// What its node offers.
     pub node: NodeSettings,
     /// What of the kernel is opened that is closed by default.
@@ -75,17 +77,6 @@ pub struct MasterLocation {
     pub ca_pins: Vec<Pin>,
 }
 
-/// How images of one registry are fetched.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Registry {
-    /// The registry's host as it stands in image names.
-    pub host: HostPort,
-    /// Where to fetch from instead, tried in order; the registry itself comes last.
-    pub mirrors: Vec<MirrorUrl>,
-    /// Whether plain http is allowed, for mirrors that say so and for the registry itself.
-    pub insecure: bool,
-}
-
 /// What of the kernel is opened that is closed by default ([`config_machine::kernel`]).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KernelSettings {
@@ -100,6 +91,10 @@ pub struct NodeSettings {
     pub max_pods: u32,
     /// What is kept from pods: allocatable is capacity less this.
     pub reserved: Reserved,
+    /// What of the machine's own files pods may mount; none where none is listed.
+    pub host_paths: Vec<HostPath>,
+    /// Whether containers may be privileged, and so root of the machine; not, where nothing is said.
+    pub privileged: bool,
 }
 
 /// Resources kept for the system.
@@ -122,7 +117,7 @@ pub(crate) fn check(raw: RawMachineDocument, sink: &mut Sink<'_>) -> Option<Mach
         without_tpm(&flag.place, name.is_some(), raw.cluster.is_some(), raw.identity.is_some(), sink);
     }
     let network = network::check(raw.network, sink);
-    let registries = registries(raw.registry, sink);
+    let registries = registry::check(raw.registries, raw.registry, sink);
     let node = node(raw.node, sink);
     let kernel = raw.kernel.map(|kernel| kernel.value).unwrap_or_default();
     let kernel = KernelSettings { io_uring: kernel.io_uring.is_some_and(|flag| flag.value) };
@@ -236,31 +231,6 @@ where
     Some(sink.parse_list(Some(&list)))
 }
 
-fn registries(raw: Option<At<Vec<At<RawRegistry>>>>, sink: &mut Sink<'_>) -> Vec<Registry> {
-    let mut names = crate::check::Names::default();
-    let entries = raw.map(|list| list.value).unwrap_or_default();
-    entries.into_iter().filter_map(|entry| registry(entry, &mut names, sink)).collect()
-}
-
-fn registry(entry: At<RawRegistry>, names: &mut crate::check::Names, sink: &mut Sink<'_>) -> Option<Registry> {
-    let At { value: raw, place } = entry;
-    let host = sink.required(raw.host, &place, "host", "the registry's host as it stands in image names");
-    let host = host.and_then(|text| Some((sink.parse::<HostPort>(&text)?, text.place)));
-    if let Some((host, place)) = &host {
-        names.add(&host.to_string(), place, sink);
-    }
-    let insecure = raw.insecure.is_some_and(|flag| flag.value);
-    let mirrors: Vec<MirrorUrl> = sink.parse_list(raw.mirrors.as_ref());
-    for text in raw.mirrors.iter().flat_map(|list| &list.value) {
-        if !insecure && text.value.starts_with("http://") {
-            let suggestion = Some("add `insecure = true` if the network to it is trusted".to_owned());
-            let found = format!("the mirror {} without TLS", crate::check::quoted(&text.value));
-            sink.suggest(FaultKind::Conflict, &text.place, found, "https", suggestion);
-        }
-    }
-    Some(Registry { host: host?.0, mirrors, insecure })
-}
-
 fn node(raw: Option<At<RawNode>>, sink: &mut Sink<'_>) -> NodeSettings {
     let raw = raw.map(|node| node.value).unwrap_or_default();
     let max_pods = raw.max_pods.as_ref().and_then(|pods| sink.number(pods, &(1..=MAX_PODS_LIMIT.into())));
@@ -272,6 +242,8 @@ fn node(raw: Option<At<RawNode>>, sink: &mut Sink<'_>) -> NodeSettings {
             memory: amount(reserved.memory, RESERVED_MEMORY, sink),
             ephemeral_storage: amount(reserved.ephemeral_storage, RESERVED_EPHEMERAL_STORAGE, sink),
         },
+        host_paths: host_path::check(raw.host_paths, sink),
+        privileged: raw.privileged.is_some_and(|flag| flag.value),
     }
 }
 

@@ -126,6 +126,7 @@ fn config(rule: &ConfigRule) -> String {
     if rule.measured || !rule.digests.is_empty() {
         fields.push(("digests", word(&rule.digests, "any")));
     }
+    fields.extend(text("privileged_pods", &rule.privileged_pods));
     table(fields)
 }
 

@@ -1,7 +1,10 @@
 //! The keys of every document, as written: all optional, types known, formats not yet checked.
 //! `version` and `kind` are read before these ([`HEAD`]).
 
-use crate::read::{At, Entries, raw};
+use crate::fault::{Place, Sink};
+use crate::read::{At, Entries, Read, raw, wrong_type};
+use crate::registry::Secret;
+use toml::de::DeValue;
 
 /// Keys of every document.
 pub(crate) const HEAD: &[&str] = &["version", "kind"];
@@ -18,6 +21,7 @@ raw!(
         discovery: RawDiscovery,
         cluster: RawCluster,
         network: RawNetwork,
+        registries: RawRegistries,
         registry: Vec<At<RawRegistry>>,
         node: RawNode,
         kernel: RawMachineKernel,
@@ -77,12 +81,31 @@ raw!(
     RawInterface { name: String, mac: String, addresses: Texts, gateway: String, dhcp: bool, mtu: i64 }
 );
 raw!(
+    /// `[registries]`
+    RawRegistries { default: String, ca: String }
+);
+raw!(
     /// `[[registry]]`
-    RawRegistry { host: String, mirrors: Texts, insecure: bool }
+    RawRegistry {
+        host: String,
+        mirrors: Texts,
+        mirrors_only: bool,
+        insecure: bool,
+        ca: String,
+        token_hosts: Texts,
+        username: String,
+        password: Secret,
+        identity_token: Secret,
+        registry_token: Secret,
+    }
 );
 raw!(
     /// `[node]`
-    RawNode { max_pods: i64, reserved: RawReserved }
+    RawNode { max_pods: i64, reserved: RawReserved, host_paths: Vec<At<RawHostPathEntry>>, privileged: bool }
+);
+raw!(
+    /// An element of `node.host_paths` as a table
+    RawHostPath { path: String, writable: bool }
 );
 raw!(
     /// `[node.reserved]`
@@ -119,7 +142,7 @@ raw!(
 );
 raw!(
     /// `limits` of the API
-    RawApiLimits { reads: i64, writes: i64, watches: i64 }
+    RawApiLimits { reads: i64, writes: i64, watches: i64, exchanges: i64 }
 );
 raw!(
     /// `[[cluster.release_key]]`
@@ -175,7 +198,7 @@ raw!(
 );
 raw!(
     /// `config` of a rule
-    RawRuleConfig { measured: bool, digests: String }
+    RawRuleConfig { measured: bool, digests: String, privileged_pods: String }
 );
 raw!(
     /// `certificate` of a rule
@@ -197,3 +220,24 @@ raw!(
     /// `[packages]`
     RawPackages { extra: Texts }
 );
+
+/// An element of `node.host_paths`: a path alone, or a table that says more.
+#[derive(Debug, Default)]
+pub(crate) struct RawHostPathEntry(pub(crate) RawHostPath);
+
+impl Read for RawHostPathEntry {
+    fn read(value: &DeValue<'_>, place: &Place, sink: &mut Sink<'_>) -> Option<Self> {
+        match value {
+            DeValue::String(text) => {
+                let path = At { value: text.to_string(), place: place.clone() };
+                Some(Self(RawHostPath { path: Some(path), writable: None }))
+            }
+            DeValue::Table(_) => RawHostPath::read(value, place, sink).map(Self),
+            DeValue::Integer(_)
+            | DeValue::Float(_)
+            | DeValue::Boolean(_)
+            | DeValue::Datetime(_)
+            | DeValue::Array(_) => wrong_type(value, place, "a path in quotes, or a table with `path`", sink),
+        }
+    }
+}

@@ -2,6 +2,7 @@
 
 use crate::defaults::{MAX_DEPTH, MAX_LIST};
 use crate::fault::{FaultKind, Place, Sink, shorten};
+use crate::registry::Secret;
 use crate::suggest::nearest;
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
@@ -24,6 +25,17 @@ impl Read for String {
             return wrong_type(value, place, "a string in quotes", sink);
         };
         Some(text.to_string())
+    }
+}
+
+impl Read for Secret {
+    fn read(value: &DeValue<'_>, place: &Place, sink: &mut Sink<'_>) -> Option<Self> {
+        let DeValue::String(text) = value else {
+            // What it is instead may be the secret without its quotes.
+            sink.fault(FaultKind::WrongType, place, "a value of another type", "a string in quotes");
+            return None;
+        };
+        Some(Self::new(text.to_string()))
     }
 }
 
@@ -181,7 +193,8 @@ macro_rules! raw {
 }
 pub(crate) use raw;
 
-fn wrong_type<T>(value: &DeValue<'_>, place: &Place, expected: &str, sink: &mut Sink<'_>) -> Option<T> {
+/// Notes that a value has another type.
+pub(crate) fn wrong_type<T>(value: &DeValue<'_>, place: &Place, expected: &str, sink: &mut Sink<'_>) -> Option<T> {
     let suggestion = match value {
         DeValue::Table(_) if expected.starts_with("an array") => {
             Some(format!("where it is a table header, write it in double brackets: `[[{}]]`", place.key))

@@ -259,7 +259,9 @@ fn config(raw: Option<At<RawRuleConfig>>, sink: &mut Sink<'_>) -> ConfigRule {
         );
     }
     let digests = if measured { inventory(raw.digests.as_ref(), "any", sink) } else { String::new() };
-    ConfigRule { measured, digests }
+    let words = [("refuse", ""), ("allow", "allow")];
+    let privileged_pods = raw.privileged_pods.as_ref().and_then(|text| sink.parsed(text, one_of(&text.value, &words)));
+    ConfigRule { measured, digests, privileged_pods: privileged_pods.unwrap_or_default().to_owned() }
 }
 
 /// Faults for signers whose requests bring no evidence.

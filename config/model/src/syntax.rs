@@ -28,7 +28,7 @@ pub(crate) fn note(errors: Vec<toml::de::Error>, text: &str, sink: &mut Sink<'_>
     }
     errors.dedup_by_key(|error| error.line);
     for error in &errors {
-        let (found, expected) = words(error);
+        let (found, expected) = words(error, sink.hides());
         sink.fault(FaultKind::Syntax, &error.place, found, &expected);
     }
     let headers =
@@ -51,11 +51,12 @@ fn located<'t>(error: &toml::de::Error, text: &'t str) -> Error<'t> {
 }
 
 /// What was found and what was expected.
-fn words(error: &Error<'_>) -> (String, String) {
-    let shown = shorten(error.text, 40);
+fn words(error: &Error<'_>, hides: bool) -> (String, String) {
+    let shown = if hides { String::new() } else { shorten(error.text, 40) };
     let unquoted = ["string values must be quoted", "invalid float", "invalid boolean"];
     if error.message == DUPLICATE {
-        return (format!("the key `{shown}` a second time"), "each key once in its table".to_owned());
+        let key = if hides { "a key".to_owned() } else { format!("the key `{shown}`") };
+        return (format!("{key} a second time"), "each key once in its table".to_owned());
     }
     if unquoted.iter().any(|start| error.message.starts_with(start)) {
         let found = if shown.is_empty() { "no value".to_owned() } else { format!("`{shown}` without quotes") };

@@ -80,3 +80,12 @@ fn a_fault_never_sends_control_characters_to_a_console() {
     let shown = faults.to_string() + &faults.lines().concat();
     assert!(shown.chars().all(|c| !c.is_control() || c == '\n'), "{shown:?}");
 }
+
+#[test]
+fn no_fault_shows_a_secret() {
+    for name in names().iter().filter(|name| name.starts_with("registry-")) {
+        let faults = faults(name);
+        let shown = faults.to_string() + &faults.lines().concat() + &format!("{faults:?}");
+        assert!(!shown.contains("hunter") && !shown.contains("22222"), "{name}: {shown}");
+    }
+}

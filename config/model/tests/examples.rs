@@ -36,7 +36,7 @@ fn every_example_parses() {
         example(&name);
         count += 1;
     }
-    assert_eq!(count, 8);
+    assert_eq!(count, 9);
 }
 
 #[test]
@@ -45,7 +45,8 @@ fn a_worker_needs_only_its_master() {
     let master = worker.master().unwrap();
     assert_eq!(master.endpoints[0].to_string(), "https://192.168.77.10:6443");
     assert_eq!(master.ca_pins.len(), 1);
-    assert!(worker.name.is_none() && worker.network.dhcp_everywhere() && worker.registries.is_empty());
+    assert!(worker.name.is_none() && worker.network.dhcp_everywhere() && worker.registries.list.is_empty());
+    assert_eq!((worker.registries.default.as_str(), worker.registries.has_credentials()), ("docker.io", false));
     assert_eq!(worker.node.max_pods, 110);
     assert_eq!(worker.node.reserved.memory.to_string(), "256Mi");
 }
@@ -63,8 +64,33 @@ fn a_worker_may_set_up_its_network() {
     assert!(!fixed.dhcp && dhcp.dhcp);
     assert_eq!(fixed.addresses[1].to_string(), "fd00:77::11/64");
     assert_eq!(fixed.gateway.unwrap().to_string(), "192.168.77.1");
-    assert_eq!(worker.registries[0].mirrors[1].to_string(), "http://192.168.77.1:5000");
-    assert!(worker.registries[0].insecure);
+    assert_eq!(worker.registries.list[0].mirrors[1].to_string(), "http://192.168.77.1:5000");
+    assert!(worker.registries.list[0].insecure);
+    let allows = |path: &str, writable| config_model::host_path::allows(&worker.node.host_paths, path, writable);
+    assert!(allows("/etc/ssl/certs/ca.pem", false).is_ok() && allows("/etc/ssl/certs", true).is_err());
+    assert!(allows("/var/lib/cache/a", true).is_ok() && allows("/var/lib", false).is_err());
+}
+
+#[test]
+fn pods_are_privileged_only_where_the_user_data_says_so() {
+    assert!(machine("worker-privileged.toml").node.privileged);
+    for other in ["worker.toml", "worker-static-network.toml", "worker-discovery.toml", "master.toml"] {
+        assert!(!machine(other).node.privileged, "{other}");
+    }
+}
+
+#[test]
+fn a_worker_may_be_told_where_images_come_from() {
+    use config_model::registry::Credential;
+    let registries = machine("worker-registries.toml").registries;
+    assert_eq!((registries.default.as_str(), registries.ca.len()), ("registry.example", 1));
+    let [own, hub, mirror] = registries.list.as_slice() else { panic!("{registries:?}") };
+    let Some(Credential::Password { username, password }) = &own.credential else { panic!("{own:?}") };
+    assert_eq!((username.as_str(), password.reveal()), ("puller", "not a real one"));
+    assert_eq!(own.token_hosts[0].to_string(), "auth.example");
+    assert!(hub.mirrors_only && hub.mirrors[0].to_string() == "https://mirror.example");
+    assert!(matches!(&mirror.credential, Some(Credential::IdentityToken(_))) && mirror.ca.len() == 1);
+    assert!(!format!("{registries:?}").contains("real"), "{registries:?}");
 }
 
 #[test]

@@ -3,7 +3,8 @@
 use config_model::{Faults, parse};
 use proptest::prelude::*;
 
-const EXAMPLES: [&str; 6] = [
+const EXAMPLES: [&str; 7] = [
+    include_str!("../examples/worker-registries.toml"),
     include_str!("../examples/worker.cloud-config.yaml"),
     include_str!("../examples/worker-static-network.toml"),
     include_str!("../examples/master.toml"),

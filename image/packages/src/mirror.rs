@@ -213,8 +213,8 @@ mod tests {
 
     #[test]
     fn a_host_without_a_mirror_is_told_what_is_expected() {
-        let folder = std::env::temp_dir().join("pratique-no-such-apt");
-        let error = of_host(&folder).unwrap_err();
+        let folder = tempfile::tempdir().unwrap();
+        let error = of_host(&folder.path().join("apt")).unwrap_err();
         assert!(error.to_string().contains("deb URI trixie main"), "{error}");
     }
 }

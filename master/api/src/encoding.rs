@@ -1,7 +1,6 @@
 //! The last thing that happens to an answer: compressed where it is large, spread out where a person reads it.
 
 use crate::path::Query;
-use crate::server::{Body, BodyError, body};
 use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -9,6 +8,7 @@ use futures_util::stream;
 use http::{HeaderMap, HeaderValue, Response, header};
 use http_body::{Body as _, Frame};
 use http_body_util::{BodyExt, StreamBody};
+use master_client::{Body, BodyError, body};
 use std::io::{self, Write as _};
 
 /// Answers above this are compressed for clients that take it (upstream: `defaultGzipThresholdBytes`).

@@ -1,10 +1,10 @@
 //! Brings the flow schemas and priority levels that every cluster has up to date at start: mandatory ones always, suggested
 //! ones unless an admin took them over. An object says by an annotation whether it follows; one that never changed does.
 
-use crate::client::{Client, ListParams, Object};
 use crate::error::{ApiError, Reason};
 use config_kube::k8s_openapi::api::flowcontrol::v1::{FlowSchema, PriorityLevelConfiguration};
 use futures_util::future::join_all;
+use master_client::{Client, ListParams, Object};
 use master_kinds::builtin::fairness_defaults::{AUTO_UPDATE, EXEMPT, is_mandatory, levels, schemas};
 use serde::Serialize;
 use serde::de::DeserializeOwned;

@@ -2,9 +2,10 @@
 
 use crate::error::ApiError;
 use crate::path::Query;
-use crate::server::{ApiServer, Body, text};
+use crate::server::{ApiServer, text};
 use crate::verbs::no_resource;
 use http::{Response, StatusCode};
+use master_client::Body;
 use master_store::{Action, Expect, Op, StoreError};
 
 /// Whether something is as it must be.

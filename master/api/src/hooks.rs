@@ -2,17 +2,12 @@
 
 use crate::error::ApiError;
 use crate::peer::Peer;
-use crate::server::Body;
-use crate::user::UserInfo;
 use http::{Request, Response};
+use master_client::Body;
+use master_client::{BoxFuture, UserInfo};
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
-
-/// A future on the heap.
-pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Paths that are not Kubernetes API: `/attest/…`, `/bootstrap/…`. The handler authorizes by itself.
 pub trait Extensions: fmt::Debug + Send + Sync {

@@ -1,7 +1,7 @@
 //! The Kubernetes API on one generic path: authentication, authorization, admission, store.
 //!
 //! Enter by [`ApiServer`]: it is built over a store, made ready by [`ApiServer::prepare`], and answers requests,
-//! whether they come from a socket ([`serve`]) or from inside the process ([`Client`]), on the same path: path →
+//! whether they come from a socket ([`serve`]) or from inside the process (`master_client::Client`), on the same path: path →
 //! caller → authorization → limits → the verb, driven by the kind's descriptor (`master-kinds` has them all).
 //!
 //! Tasks: `serve` starts one task for each connection and owns them until it returns; a watch runs inside its
@@ -12,11 +12,9 @@ mod admit;
 mod allocate;
 mod authenticate;
 mod authorize;
-pub mod client;
 mod discovery;
 mod encoding;
 mod fairness;
-pub mod follow;
 mod health;
 mod hooks;
 mod metrics;
@@ -29,15 +27,11 @@ mod patience;
 mod peer;
 mod prepare;
 mod protobuf;
-mod recent;
-pub mod record;
-pub mod resources;
 mod serve;
 mod server;
 mod snapshot;
 mod strangers;
 mod table;
-mod user;
 mod verbs;
 
 use master_kinds::{builtin as kinds, decode, error, registry, schema, selector, validate};
@@ -47,16 +41,9 @@ pub use admit::Admission;
 pub use allocate::Ranges;
 pub use authenticate::{TokenFileError, TokenIssuer, TokenKeyError, TokenList};
 pub use authorize::Mode;
-pub use client::{Client, DeleteParams, ListParams, Object, ObjectList, Patch, WatchEvent, Watcher};
-pub use error::{ApiError, Cause, Details, Reason};
-pub use follow::{Change, Follower};
-pub use hooks::{BoxFuture, DenyList, DialError, Extensions, NodeDialer, NodeStream, NodeTarget};
+pub use hooks::{DenyList, DialError, Extensions, NodeDialer, NodeStream, NodeTarget};
 pub use options::Options;
 pub use peer::{Peer, network};
-pub use recent::Recent;
-pub use record::{Happening, Recorder, Severity};
-pub use resources::{Meta, OwnerRef, Partial, Resource, Seen, Whole};
 pub use serve::{ServeOptions, TlsError, clients_of, serve, tls_config};
-pub use server::{ApiServer, Body, BodyError, body};
-pub use user::UserInfo;
+pub use server::ApiServer;
 pub use validate::net::Range;

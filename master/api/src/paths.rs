@@ -3,13 +3,14 @@
 use crate::accept::Accept;
 use crate::discovery;
 use crate::error::{ApiError, Reason};
-use crate::hooks::BoxFuture;
 use crate::metrics::Text;
 use crate::path::{Query, not_allowed};
-use crate::server::{ApiServer, Body, text};
+use crate::server::{ApiServer, text};
 use crate::verbs::{json_bytes, no_resource, value_answer};
 use http::request::Parts;
 use http::{HeaderValue, Method, Response, StatusCode, header};
+use master_client::Body;
+use master_client::BoxFuture;
 use master_store::ListQuery;
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -190,7 +191,7 @@ impl ApiServer {
             .map_err(|error| ApiError::new(Reason::InternalError, format!("the answer cannot be encoded: {error}")))?;
         let tag = format!("\"{}\"", hex::encode_upper(ring::digest::digest(&ring::digest::SHA512, &bytes)));
         let mut response = if matches_tag(parts, &tag) {
-            let mut unchanged = Response::new(crate::server::body(""));
+            let mut unchanged = Response::new(master_client::body(""));
             *unchanged.status_mut() = StatusCode::NOT_MODIFIED;
             unchanged
         } else {

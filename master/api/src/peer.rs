@@ -1,6 +1,7 @@
 //! What a connection showed of its other end.
 
-use crate::user::UserInfo;
+use crate::authenticate::certificate::of_certificate;
+use master_client::UserInfo;
 use rustls::pki_types::CertificateDer;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -27,7 +28,7 @@ impl Peer {
     /// Whom the certificate names; none where there is none, or it names nobody.
     pub(crate) fn user(&self) -> Option<&UserInfo> {
         let leaf = self.certificates.first()?;
-        self.known.get_or_init(|| UserInfo::of_certificate(leaf)).as_ref()
+        self.known.get_or_init(|| of_certificate(leaf)).as_ref()
     }
 
     /// What a look at the certificates finds, kept for the whole connection until another `generation` asks.

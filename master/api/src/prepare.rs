@@ -1,10 +1,10 @@
 //! What every cluster has from its first moment: the system's namespaces, each with its account, and priority classes.
 
-use crate::client::{Client, Object};
 use crate::error::ApiError;
 use config_kube::k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use config_kube::k8s_openapi::api::scheduling::v1::PriorityClass;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use master_client::{Client, Object};
 
 /// Namespaces that always are.
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];

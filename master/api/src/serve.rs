@@ -1,9 +1,8 @@
 //! The listener: TLS 1.3, one task for each connection, limits on all of it, an orderly end.
 
-use crate::hooks::BoxFuture;
 use crate::patience::Patient;
 use crate::peer::Peer;
-use crate::server::{ApiServer, Body};
+use crate::server::ApiServer;
 use crate::strangers::{Place, Strangers};
 use http::{Request, Response};
 use http_body_util::BodyExt;
@@ -11,6 +10,8 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
+use master_client::Body;
+use master_client::BoxFuture;
 use rustls::RootCertStore;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ResolvesServerCert, WebPkiClientVerifier};

@@ -4,7 +4,6 @@ use crate::admit::Chain;
 use crate::allocate;
 use crate::authenticate::{self, TokenIssuer, impersonate};
 use crate::authorize::{self, Authorizer};
-use crate::client::Client;
 use crate::encoding::{self, Wishes};
 use crate::error::{ApiError, Reason};
 use crate::hooks::{DenyList, Extensions, NodeDialer};
@@ -17,16 +16,15 @@ use crate::paths::counted;
 use crate::peer::Peer;
 use crate::registry::{Kind, Registry};
 use crate::selector::Selector;
-use crate::user::UserInfo;
 use crate::verbs::{self, Call};
 use bytes::Bytes;
 use config_kube::identity::MASTERS_GROUP;
 use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use http_body::Body as _;
-use http_body_util::{BodyExt, Full, Limited, combinators::UnsyncBoxBody};
+use http_body_util::{BodyExt, Limited};
+use master_client::{Body, BoxFuture, Client, Resource, Transport, UserInfo, body};
 use master_store::Store;
-use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -35,16 +33,6 @@ use tokio_util::sync::CancellationToken;
 
 /// Between two looks at the addresses and node ports of all services (upstream's).
 const REPAIR_PERIOD: Duration = Duration::from_secs(180);
-
-/// Why a body broke off.
-pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
-/// A request's or answer's body.
-pub type Body = UnsyncBoxBody<Bytes, BodyError>;
-
-/// A body of bytes that are there.
-pub fn body(bytes: impl Into<Bytes>) -> Body {
-    Full::new(bytes.into()).map_err(|never: Infallible| match never {}).boxed_unsync()
-}
 
 #[derive(Debug)]
 pub(crate) struct Inner {
@@ -71,6 +59,24 @@ pub(crate) struct Inner {
 #[derive(Debug, Clone)]
 pub struct ApiServer {
     pub(crate) inner: Arc<Inner>,
+}
+
+impl Transport for ApiServer {
+    fn call(&self, request: Request<Body>, user: UserInfo) -> BoxFuture<'_, Response<Body>> {
+        Box::pin(self.handle_as(request, user, Peer::default()))
+    }
+
+    fn resources(&self) -> Vec<Resource> {
+        let mut tables: Vec<&str> = Vec::new();
+        let mut found = Vec::new();
+        for kind in self.inner.registry.kinds().iter().filter(|kind| kind.review.is_none()) {
+            if !tables.contains(&kind.table.as_str()) {
+                tables.push(&kind.table);
+                found.push(Resource::of(kind));
+            }
+        }
+        found
+    }
 }
 
 impl ApiServer {
@@ -224,7 +230,7 @@ impl ApiServer {
 
     /// A client for callers inside the process.
     pub fn client(&self, user: UserInfo) -> Client {
-        Client::new(self.clone(), user)
+        Client::new(Arc::new(self.clone()), user)
     }
 
     /// Answers a request that came over a connection.

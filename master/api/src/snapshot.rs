@@ -5,13 +5,14 @@
 //! `master restore` refuses.
 
 use crate::error::{ApiError, Reason};
-use crate::server::{ApiServer, Body};
+use crate::server::ApiServer;
 use crate::verbs::store_error;
 use bytes::Bytes;
 use futures_util::stream;
 use http::{HeaderValue, Response, header};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
+use master_client::Body;
 use master_store::SnapshotBytes;
 use std::convert::Infallible;
 use std::sync::Arc;

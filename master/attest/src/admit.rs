@@ -12,8 +12,8 @@ use config_kube::identity::{NODE_CLIENT_SIGNER, NODE_SERVING_SIGNER};
 use config_kube::k8s_openapi::api::core::v1::Node;
 use config_kube::machine::CertificateRef;
 use config_kube::{Decides, Machine};
-use master_api::{ApiError, Client, Happening, Patch, Reason, Recorder, Severity};
 use master_ca::{Authority, NodeCertificates};
+use master_client::{ApiError, Client, Happening, Patch, Reason, Recorder, Severity};
 use serde_json::json;
 use std::time::SystemTime;
 

@@ -5,7 +5,7 @@ use config_attest::Code;
 use config_attest::wire::{self, Problem};
 use http::{HeaderValue, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
-use master_api::{Body, BoxFuture, body};
+use master_client::{Body, BoxFuture, body};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::time::Duration;

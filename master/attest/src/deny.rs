@@ -2,8 +2,9 @@
 
 use config_kube::identity::node_of_user;
 use config_kube::{Machine, MachineState};
-use master_api::{DenyList, Peer, UserInfo};
+use master_api::{DenyList, Peer};
 use master_ca::NodeExtension;
+use master_client::UserInfo;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};

@@ -50,7 +50,7 @@ pub enum Error {
         what: &'static str,
         /// The cause.
         #[source]
-        source: master_api::ApiError,
+        source: master_client::ApiError,
     },
     /// The CA did not issue.
     #[error("the CA did not issue")]

@@ -31,8 +31,9 @@ use config_kube::identity::node_of_user;
 use config_kube::policy::DryRun;
 use config_kube::{CertificatePolicySpec, Machine};
 use jiff::Timestamp;
-use master_api::{Body, Client, Peer, Recorder, network};
+use master_api::{Peer, network};
 use master_ca::{Authority, NodeExtension};
+use master_client::{Body, Client, Recorder};
 use serde::de::DeserializeOwned;
 use std::hash::{BuildHasher as _, RandomState};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -97,6 +98,7 @@ impl Desk {
         ring: Ring,
         journal: Arc<Journal>,
     ) -> Self {
+        let limits = Limits { total: terms.exchanges, ..Limits::default() };
         Self {
             cluster: terms.cluster.clone(),
             api_names: terms.api_names.clone(),
@@ -112,8 +114,8 @@ impl Desk {
             journal,
             exchanges: Exchanges::default(),
             release_keys: terms.release_keys.iter().map(|key| key.name().to_owned()).collect(),
-            sessions: Mutex::new(Sessions::new(Limits::default())),
-            unproven: Mutex::new(Sessions::new(Limits::default())),
+            sessions: Mutex::new(Sessions::new(limits)),
+            unproven: Mutex::new(Sessions::new(limits)),
             opened: Instant::now(),
             strangers: Mutex::new(Limiter::new(EACH, ALL, Instant::now())),
             nodes: Mutex::new(Limiter::new(EACH, ALL, Instant::now())),

@@ -6,7 +6,7 @@ use config_attest::release::{KnownRelease, ReleaseKey};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use config_kube::policy::POLICY_NAME;
 use config_kube::{CertificatePolicy, ImageRelease, Machine};
-use master_api::Change;
+use master_client::Change;
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use tokio::sync::watch;

@@ -6,8 +6,8 @@ use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use config_kube::k8s_openapi::api::core::v1::Node;
 use config_kube::machine::CertificateRef;
 use config_kube::{Machine, MachineState};
-use master_api::{ApiError, Client, ListParams};
 use master_ca::{Authority, Error, Issued, StaticKind, StaticRequest, spki_hash, spki_of};
+use master_client::{ApiError, Client, ListParams};
 use std::time::SystemTime;
 
 /// What every static machine says of itself, wherever a person looks.

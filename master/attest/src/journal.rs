@@ -12,7 +12,7 @@ use config_kube::identity::{ATTESTATION_USER, DECIDED_BY};
 use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use config_kube::machine::Admission;
 use config_kube::{CertificatePolicy, ImageRelease, Machine, MachineState};
-use master_api::{Client, Happening, Object, Recorder, Severity};
+use master_client::{Client, Happening, Object, Recorder, Severity};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -11,7 +11,7 @@ use config_kube::k8s_openapi::api::core::v1::{Node, Taint};
 use config_kube::machine::NodeMarks;
 use config_kube::policy::NodeTaint;
 use config_kube::{CertificatePolicySpec, Decides, Machine, Rule};
-use master_api::{ApiError, Change, Client, Patch};
+use master_client::{ApiError, Change, Client, Patch};
 use serde_json::json;
 use std::collections::BTreeMap;
 

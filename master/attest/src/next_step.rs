@@ -40,6 +40,10 @@ const STEPS: &[(&[Code], &str)] = &[
         "give the machine the user-data that the inventory knows, or allow what it has: put the digest that was found (see the checks) into spec.configDigests: kubectl edit machine NAME",
     ),
     (
+        &[Code::PrivilegedPods],
+        "take `privileged = true` out of the machine's [node] and list the new digest in spec.configDigests, or take such machines: set config.privilegedPods to allow (kubectl edit certificatepolicy cluster)",
+    ),
+    (
         &[Code::SecureBootOff, Code::OutsideArguments, Code::EventUnknown],
         "look at the machine's firmware settings and at who can change them, and put them right",
     ),

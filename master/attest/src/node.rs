@@ -2,7 +2,7 @@
 
 use config_kube::identity::{
     ARCH_LABELS, CONTROL_PLANE_TAINT, HOSTNAME_LABEL, IMAGE_LABEL, INSECURE_LABEL, JOIN_LABEL, NODE_ROLE_LABEL_PREFIX,
-    OS, OS_LABELS, ROLE_LABEL,
+    OS, OS_LABELS, PRIVILEGED_LABEL, ROLE_LABEL,
 };
 use config_kube::k8s_openapi::api::core::v1::{Node, NodeSpec, Taint};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -44,6 +44,9 @@ pub(crate) fn labels(machine: &Machine, image: Option<&ProvenImage>, policy: Pol
     }
     if policy.decides() == Decides::Nobody {
         labels.insert(INSECURE_LABEL.to_owned(), policy.as_str().trim_start_matches("insecure-").to_owned());
+    }
+    if machine.status.as_ref().is_some_and(|status| status.privileged_pods) {
+        labels.insert(PRIVILEGED_LABEL.to_owned(), "true".to_owned());
     }
     labels.insert(HOSTNAME_LABEL.to_owned(), label_value(machine.node_name()));
     labels.extend(OS_LABELS.map(|label| (label.to_owned(), OS.to_owned())));
@@ -90,7 +93,7 @@ pub(crate) fn relabel(node: &Node, wanted: &BTreeMap<String, String>) -> Option<
         .collect();
     // Other roles are an admin's word.
     let role = |key: &str| key.strip_prefix(NODE_ROLE_LABEL_PREFIX).is_some_and(|role| ROLES.contains(&role));
-    let ours = |key: &&String| role(key) || [INSECURE_LABEL, JOIN_LABEL].contains(&key.as_str());
+    let ours = |key: &&String| role(key) || [INSECURE_LABEL, JOIN_LABEL, PRIVILEGED_LABEL].contains(&key.as_str());
     for key in have.keys().filter(ours).filter(|key| !wanted.contains_key(*key)) {
         patch.insert(key.clone(), None);
     }
@@ -223,6 +226,16 @@ mod tests {
         assert_eq!(have[IMAGE_LABEL], UNPROVEN);
         let patch = relabel(&node, &labels(&machine("worker"), Some(&image()), POLICY)).unwrap();
         assert_eq!((&patch[INSECURE_LABEL], &patch[JOIN_LABEL]), (&None, &None));
+    }
+
+    #[test]
+    fn a_machine_whose_pods_may_be_its_root_says_so_on_its_node_until_they_may_not() {
+        let mut root = machine("worker");
+        root.status.get_or_insert_default().privileged_pods = true;
+        let node = made(&root, Some(&image()), POLICY);
+        assert_eq!(node.metadata.labels.as_ref().unwrap()[PRIVILEGED_LABEL], "true");
+        let patch = relabel(&node, &labels(&machine("worker"), Some(&image()), POLICY)).unwrap();
+        assert_eq!(patch[PRIVILEGED_LABEL], None);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use config_kube::k8s_openapi::ByteString;
 use config_kube::k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec};
 use config_kube::k8s_openapi::api::core::v1::Node;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use master_api::{ApiError, Change, Client, DeleteParams, Reason};
+use master_client::{ApiError, Change, Client, DeleteParams, Reason};
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 

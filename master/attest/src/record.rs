@@ -9,7 +9,7 @@ use config_attest::{Code, Consequence, MachineId, ProvenMachine, Refusal, Verdic
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use config_kube::machine::CertificateRef;
 use config_kube::{Decides, Machine, MachineState, MachineStatus};
-use master_api::{ApiError, Change, Client, Reason};
+use master_client::{ApiError, Change, Client, Reason};
 use std::time::SystemTime;
 
 /// Tries at a write that meets another.

@@ -10,7 +10,7 @@ use config_kube::k8s_openapi::api::certificates::v1::{
 };
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use config_kube::machine::Admission;
-use master_api::{ApiError, Client, DeleteParams, ListParams};
+use master_client::{ApiError, Client, DeleteParams, ListParams};
 use std::collections::BTreeMap;
 
 /// Label of requests that belong to a Machine: its name.

@@ -11,7 +11,7 @@ use config_attest::{Code, Refusal, Verdict};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use config_kube::pratique::{NodeAttestationSpec, NodeAttestationStatus};
 use config_kube::{NodeAttestation, identity};
-use master_api::{ApiError, Client, DeleteParams, ListParams};
+use master_client::{ApiError, Client, DeleteParams, ListParams};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -281,8 +281,8 @@ impl RingWriter {
 }
 
 /// The user as whom the attestation service acts.
-pub(crate) fn user() -> master_api::UserInfo {
-    master_api::UserInfo::authenticated(identity::ATTESTATION_USER, Vec::<String>::new())
+pub(crate) fn user() -> master_client::UserInfo {
+    master_client::UserInfo::authenticated(identity::ATTESTATION_USER, Vec::<String>::new())
 }
 
 #[cfg(test)]

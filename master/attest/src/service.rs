@@ -19,10 +19,9 @@ use config_attest::wire::{
 use config_attest::{Digest, EkIssuer, unproven};
 use config_kube::{CertificatePolicy, CertificatePolicySpec, ImageRelease, Machine};
 use http::{Method, Request, Response, StatusCode};
-use master_api::{
-    ApiError, ApiServer, Body, BoxFuture, Change, Client, Extensions, Follower, ListParams, Peer, Reason, UserInfo,
-};
+use master_api::{ApiServer, Extensions, Peer};
 use master_ca::Authority;
+use master_client::{ApiError, Body, BoxFuture, Change, Client, Follower, ListParams, Reason, UserInfo};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 use tokio::sync::mpsc;
@@ -50,6 +49,8 @@ pub struct Terms {
     pub server_spki: Digest,
     /// How the cluster becomes the admin's.
     pub bootstrap: Bootstrap,
+    /// Joins that may be half done at once, and as many renewals.
+    pub exchanges: usize,
     /// The log of verdicts.
     pub log: Arc<VerdictLog>,
 }

@@ -13,8 +13,8 @@ use config_kube::k8s_openapi::ByteString;
 use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use config_kube::{Decides, Machine, Rule};
 use jiff::Timestamp;
-use master_api::{ApiError, Change, Client, Follower, ListParams};
 use master_ca::{ApprovedRequest, Authority, UPSTREAM_SIGNERS};
+use master_client::{ApiError, Change, Client, Follower, ListParams};
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 

@@ -9,7 +9,7 @@ use config_kube::machine::NodeMarks;
 use config_kube::policy::{CertificatePolicyStatus, POLICY_NAME};
 use config_kube::pratique::ImageReleaseStatus;
 use config_kube::{CertificatePolicy, Machine, MachineState};
-use master_api::{ApiError, Client, Patch};
+use master_client::{ApiError, Client, Patch};
 use serde_json::json;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

@@ -11,7 +11,8 @@ use config_attest::verifier::{
 };
 use config_attest::wire::{MAX_HELLO_BODY, SessionId};
 use config_attest::{Channel, Refusal};
-use master_api::{Body, Peer};
+use master_api::Peer;
+use master_client::Body;
 use std::sync::PoisonError;
 use std::time::SystemTime;
 

@@ -9,7 +9,7 @@ use config_attest::{Code, Digest};
 use config_kube::identity;
 use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use jiff::{SignedDuration, Timestamp};
-use master_api::Change;
+use master_client::Change;
 use std::collections::BTreeMap;
 use std::sync::{PoisonError, RwLock};
 

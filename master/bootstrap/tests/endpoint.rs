@@ -32,13 +32,9 @@ impl Drop for Program {
 
 impl Program {
     fn start(data: &Path, more: &[&str]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_discovery"))
-            .args(["--listen", "127.0.0.1:0", "--data"])
-            .arg(data)
-            .args(more)
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_discovery"));
+        command.args(["--listen", "127.0.0.1:0", "--data"]).arg(data).args(more).stderr(Stdio::piped());
+        let mut child = tests_harness::lifetime::bind(&mut command).unwrap().spawn().unwrap();
         let mut log = BufReader::new(child.stderr.take().unwrap());
         let mut lines = String::new();
         let url = loop {
@@ -200,7 +196,6 @@ async fn slow_and_endless_clients_are_cut_and_others_served() {
     let mut endless = TcpStream::connect(program.address()).unwrap();
     let junk = [b"GET /livez HTTP/1.1\r\nX: ".as_slice(), &vec![b'a'; 64 << 10]].concat();
     endless.write_all(&junk).ok();
-    let begun = Instant::now();
     assert_eq!(code(&program, Method::GET, "/livez", None, "").await.0, 200);
     let closed = tokio::task::spawn_blocking(move || {
         for stream in [&mut endless, &mut slow] {
@@ -212,7 +207,6 @@ async fn slow_and_endless_clients_are_cut_and_others_served() {
         }
     });
     closed.await.unwrap();
-    assert!(begun.elapsed() < Duration::from_secs(50));
 }
 
 #[tokio::test]

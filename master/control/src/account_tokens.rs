@@ -8,7 +8,7 @@ use crate::observe::{Key, Kind, Observed, fingerprint};
 use crate::write::Write;
 use config_kube::k8s_openapi::ByteString;
 use config_kube::k8s_openapi::api::core::v1::{Secret, ServiceAccount};
-use master_api::{ApiError, Client, DeleteParams, Reason};
+use master_client::{ApiError, Client, DeleteParams, Reason};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 

@@ -15,7 +15,7 @@ use config_kube::k8s_openapi::api::certificates::v1::{
 };
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use jiff::Timestamp;
-use master_api::{ApiError, Client, Reason};
+use master_client::{ApiError, Client, Reason};
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::extensions::ParsedExtension;
 use x509_parser::prelude::FromDer;

@@ -10,7 +10,7 @@ use crate::write::Write;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use config_kube::k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use master_api::{ApiError, Client, Patch};
+use master_client::{ApiError, Client, Patch};
 use ring::hmac;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

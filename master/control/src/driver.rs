@@ -6,7 +6,7 @@ use crate::write::Write;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use jiff::Timestamp;
-use master_api::{ApiError, Client, Recorder};
+use master_client::{ApiError, Client, Recorder};
 use std::collections::{BTreeSet, HashMap};
 use std::future::Future;
 use std::sync::Arc;

@@ -4,8 +4,8 @@ use crate::garbage::ResourceId;
 use crate::observe::{Kind, LEASES, Observed, apply};
 use crate::{bootstrap_signer, bootstrap_tokens, read};
 use futures_util::stream::{self, BoxStream, SelectAll, StreamExt};
-use master_api::client::Object;
-use master_api::{Change, Client, Follower, ListParams, Partial, Resource, Seen};
+use master_client::Object;
+use master_client::{Change, Client, Follower, ListParams, Partial, Resource, Seen};
 
 /// A change that is to be taken into the picture.
 pub(crate) type Taken = Box<dyn FnOnce(&mut Observed) + Send>;

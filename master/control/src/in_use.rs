@@ -5,8 +5,8 @@ use crate::observe::{Key, Kind, Observed};
 use crate::write::Write;
 use config_kube::k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use master_api::client::Object;
-use master_api::{ApiError, Client, ListParams, Patch};
+use master_client::Object;
+use master_client::{ApiError, Client, ListParams, Patch};
 use serde_json::json;
 use std::collections::BTreeSet;
 

@@ -7,7 +7,7 @@ use config_kube::k8s_openapi::api::core::v1::{Namespace, NamespaceCondition};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use futures_util::stream::{self, StreamExt};
 use jiff::Timestamp;
-use master_api::{ApiError, Client, DeleteParams, ListParams, Meta, Patch, Resource};
+use master_client::{ApiError, Client, DeleteParams, ListParams, Meta, Patch, Resource};
 use serde_json::json;
 use std::collections::BTreeMap;
 

@@ -7,7 +7,7 @@ use config_kube::identity::NODE_LEASE_NAMESPACE;
 use config_kube::k8s_openapi::api::core::v1::{NodeCondition, Taint, Toleration};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use jiff::Timestamp;
-use master_api::{Change, Meta, Partial, Resource};
+use master_client::{Change, Meta, Partial, Resource};
 use master_rbac::Role;
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet, HashMap};

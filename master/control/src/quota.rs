@@ -7,7 +7,7 @@ use crate::driver::{Controller, Now, Plan, Right};
 use crate::observe::{Key, Kind, Observed};
 use crate::write::Write;
 use jiff::Timestamp;
-use master_api::{ApiError, Client, ListParams, Reason, Resource, Whole};
+use master_client::{ApiError, Client, ListParams, Reason, Resource, Whole};
 use master_kinds::quantity::{Quantities, Quantity};
 use master_kinds::quota::{self, Quota};
 use serde_json::{Map, Value, json};

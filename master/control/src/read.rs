@@ -16,7 +16,7 @@ use config_kube::k8s_openapi::api::networking::v1::ServiceCIDR;
 use config_kube::k8s_openapi::api::rbac::v1::ClusterRole;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use jiff::Timestamp;
-use master_api::Recent;
+use master_client::Recent;
 use master_rbac::Role;
 
 fn uid(meta: &ObjectMeta) -> String {

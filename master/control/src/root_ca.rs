@@ -5,7 +5,7 @@ use crate::observe::{Kind, Observed, fingerprint};
 use crate::write::Write;
 use config_kube::k8s_openapi::api::core::v1::ConfigMap;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use master_api::{ApiError, Client, Patch};
+use master_client::{ApiError, Client, Patch};
 use serde_json::json;
 use tokio::sync::watch;
 

@@ -9,7 +9,8 @@ use crate::write::Write;
 use config_kube::k8s_openapi::api::networking::v1::{IPAddress, ServiceCIDR};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use jiff::Timestamp;
-use master_api::{ApiError, Client, ListParams, Patch, Range};
+use master_client::{ApiError, Client, ListParams, Patch};
+use master_kinds::validate::net::Range;
 use serde_json::{Value, json};
 use std::net::IpAddr;
 

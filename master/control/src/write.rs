@@ -11,7 +11,7 @@ use config_kube::k8s_openapi::api::core::v1::{
 use config_kube::k8s_openapi::api::rbac::v1::ClusterRole;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use jiff::Timestamp;
-use master_api::{ApiError, Client, DeleteParams, Happening, OwnerRef, Patch, Recorder, Resource, Severity};
+use master_client::{ApiError, Client, DeleteParams, Happening, OwnerRef, Patch, Recorder, Resource, Severity};
 use serde_json::{Value, json};
 use std::sync::Arc;
 

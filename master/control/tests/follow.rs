@@ -2,7 +2,8 @@
 
 use config_kube::k8s_openapi::api::core::v1::ConfigMap;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use master_api::{ApiServer, Change, Client, DeleteParams, Follower, ListParams, Options, UserInfo};
+use master_api::{ApiServer, Options};
+use master_client::{Change, Client, DeleteParams, Follower, ListParams, UserInfo};
 use master_store::EmbeddedStore;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -63,7 +64,7 @@ async fn a_caller_that_looks_away_loses_nothing() {
         }
     };
     let both = async { tokio::join!(writes, reads) };
-    tokio::time::timeout(Duration::from_secs(60), both).await.expect("everything is learned");
+    tokio::time::timeout(Duration::from_secs(180), both).await.expect("everything is learned");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,7 +2,7 @@
 
 #![allow(clippy::panic, reason = "a test may stop at the first surprise")]
 
-use master_api::{Meta, OwnerRef};
+use master_client::{Meta, OwnerRef};
 use master_control::garbage::{Deed, Graph};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};

@@ -10,10 +10,11 @@ use config_kube::taints::{NO_EXECUTE, NO_SCHEDULE, UNREACHABLE};
 use futures_util::future::BoxFuture;
 use http_body_util::BodyExt;
 use jiff::Timestamp;
-use master_api::{ApiServer, Client, DeleteParams, ListParams, Options, Patch, Peer, UserInfo};
+use master_api::{ApiServer, Options, Peer};
+use master_client::{Client, DeleteParams, ListParams, Patch, UserInfo};
 use master_store::EmbeddedStore;
 use serde_json::{Value, json};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tokio::sync::watch;
@@ -23,7 +24,7 @@ use tokio::task::JoinHandle;
 /// that once fell silent by mistake would stay so.
 const GRACE: Duration = Duration::from_secs(8);
 /// Time for what the controllers do. They rest for a multiple of what a plan took, also where it only waited for a processor.
-const LIMIT: Duration = Duration::from_secs(90);
+const LIMIT: Duration = Duration::from_secs(180);
 
 /// What is published as the certificate of the root.
 const ROOT: &str = "root";
@@ -31,6 +32,8 @@ const ROOT: &str = "root";
 struct Cluster {
     api: ApiServer,
     admin: Client,
+    /// When the good node was last heard, and the longest time between two of its signs of life.
+    heard: Mutex<(Instant, Duration)>,
     controllers: JoinHandle<()>,
     _store: TempDir,
 }
@@ -52,7 +55,8 @@ async fn cluster() -> Cluster {
         master_control::Options { node_grace: GRACE, root_ca: Some(watch::channel(ROOT.to_owned()).1) },
         std::future::pending(),
     );
-    Cluster { admin: api.client(UserInfo::admin("admin")), api, controllers: tokio::spawn(run), _store: store }
+    let heard = Mutex::new((Instant::now(), Duration::ZERO));
+    Cluster { admin: api.client(UserInfo::admin("admin")), api, heard, controllers: tokio::spawn(run), _store: store }
 }
 
 impl Cluster {
@@ -79,6 +83,16 @@ impl Cluster {
         let time = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string();
         let patch = Patch::Merge(json!({"spec": {"renewTime": time}}));
         self.admin.patch::<Lease>(Some(NODE_LEASE_NAMESPACE), name, &patch).await.expect("the lease is renewed");
+        if name == "good" {
+            let mut heard = self.heard.lock().expect("nobody panics");
+            *heard = (Instant::now(), heard.1.max(heard.0.elapsed()));
+        }
+    }
+
+    /// Whether the machine, and not a kubelet, was silent for so long that the controllers may have taken it for a silence.
+    fn stood_still(&self) -> bool {
+        let (last, longest) = *self.heard.lock().expect("nobody panics");
+        longest.max(last.elapsed()) >= GRACE / 2
     }
 
     async fn read(&self, name: &str) -> Node {
@@ -123,7 +137,7 @@ impl Cluster {
     }
 
     async fn get(&self, path: &str) -> Value {
-        let request = http::Request::get(path).body(master_api::body("")).expect("a path");
+        let request = http::Request::get(path).body(master_client::body("")).expect("a path");
         let answer = self.api.handle_as(request, UserInfo::admin("admin"), Peer::default()).await;
         let body = answer.into_body().collect().await.expect("an answer").to_bytes();
         serde_json::from_slice(&body).expect("JSON")
@@ -143,11 +157,26 @@ async fn eventually<'a>(what: &str, mut ask: impl FnMut() -> BoxFuture<'a, bool>
     }
 }
 
+/// Tries, where the machine itself stands still for seconds.
+const TRIES: usize = 5;
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_node_becomes_not_ready_and_comes_back() {
+    for _ in 0..TRIES {
+        if falls_silent().await {
+            return;
+        }
+    }
+    panic!("in each try the machine stood still for {:?}", GRACE / 2);
+}
+
+/// The story; false: the machine stood still, and nothing was learned.
+async fn falls_silent() -> bool {
     let cluster = cluster().await;
-    cluster.node("good").await;
     cluster.node("silent").await;
+    cluster.node("good").await;
+    cluster.renew("good").await;
+    cluster.heard.lock().expect("nobody panics").1 = Duration::ZERO;
     cluster.running_pod("patient", "silent", 300).await;
     cluster.running_pod("impatient", "silent", 0).await;
     // Both live for longer than the grace: nothing happens. Then one falls silent.
@@ -158,7 +187,11 @@ async fn a_silent_node_becomes_not_ready_and_comes_back() {
         // Before the renewal: the controllers can't have seen it earlier.
         last = Instant::now();
         cluster.renew("silent").await;
-        assert_eq!(cluster.state("silent").await.0, "True");
+        let state = cluster.state("silent").await.0;
+        if cluster.stood_still() {
+            return false;
+        }
+        assert_eq!(state, "True");
         tokio::time::sleep(GRACE / 10).await;
     }
     eventually("the silent node is Unknown", || {
@@ -169,7 +202,17 @@ async fn a_silent_node_becomes_not_ready_and_comes_back() {
     })
     .await;
     assert!(last.elapsed() >= GRACE / 2, "not before its time");
-    assert_eq!(cluster.state("good").await.0, "True");
+    let state = cluster.state("good").await.0;
+    if cluster.stood_still() {
+        return false;
+    }
+    assert_eq!(state, "True");
+    a_silence_has_its_consequences(&cluster).await;
+    true
+}
+
+/// Taints, an eviction, a pod that is not ready, an event; and all is well when the node speaks again.
+async fn a_silence_has_its_consequences(cluster: &Cluster) {
     for effect in [NO_SCHEDULE, NO_EXECUTE] {
         eventually("it is tainted", || {
             Box::pin(async {
@@ -260,7 +303,7 @@ async fn a_deleted_namespace_goes_with_all_that_is_in_it() {
 /// Objects of a kind that only path and JSON know.
 async fn make(cluster: &Cluster, path: &str, object: Value) -> Value {
     let request = http::Request::post(path).header("content-type", "application/json");
-    let request = request.body(master_api::body(object.to_string())).expect("a request");
+    let request = request.body(master_client::body(object.to_string())).expect("a request");
     let answer = cluster.api.handle_as(request, UserInfo::admin("admin"), Peer::default()).await;
     let status = answer.status();
     let body = answer.into_body().collect().await.expect("an answer").to_bytes();

@@ -1,9 +1,10 @@
 //! Who is let in by a client certificate, and for how long: the cluster's roots of the moment, and the authorities of the
 //! configuration.
 
-use master_api::{DenyList, Peer, UserInfo};
+use master_api::{DenyList, Peer};
 use master_attest::MachineDenyList;
 use master_ca::Authority;
+use master_client::UserInfo;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};

@@ -1,9 +1,10 @@
 //! The way to nodes' kubelet API: TLS, both sides with certificates of the cluster.
 
 use config_kube::identity::node_user;
-use master_api::{BoxFuture, DialError, NodeDialer, NodeStream, NodeTarget};
+use master_api::{DialError, NodeDialer, NodeStream, NodeTarget};
 use master_attest::MachineDenyList;
 use master_ca::{Authority, Identity, profile};
+use master_client::BoxFuture;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};

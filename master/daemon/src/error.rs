@@ -7,7 +7,7 @@ use std::path::PathBuf;
 pub(crate) enum Error {
     /// The objects that every cluster has could not be made.
     #[error("the namespaces, roles and bindings that always are could not be made")]
-    Prepare(#[source] master_api::ApiError),
+    Prepare(#[source] master_client::ApiError),
     /// A file.
     #[error("cannot {what} {}", path.display())]
     File {

@@ -11,10 +11,11 @@ use config_attest::Digest;
 use config_attest::EkIssuer;
 use config_attest::release::ReleaseKey;
 use config_kube::identity::{CONTROLLER_MANAGER_USER, SCHEDULER_USER};
-use master_api::{ApiServer, Options, Range, Ranges, ServeOptions, UserInfo};
+use master_api::{ApiServer, Options, Range, Ranges, ServeOptions};
 use master_attest::{AttestationService, Bootstrap, VerdictLog};
 use master_ca::attestor::Attestor;
 use master_ca::{AttestorKeeper, Authority, FileKeeper, Keeper};
+use master_client::UserInfo;
 use master_store::EmbeddedStore;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -258,6 +259,7 @@ fn terms(
             name: settings.name.clone().unwrap_or_default(),
             addresses: settings.addresses.clone(),
         },
+        exchanges: usize::try_from(cluster.api.limits.exchanges).unwrap_or(usize::MAX),
         log,
     })
 }

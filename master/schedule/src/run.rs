@@ -11,7 +11,7 @@ use config_kube::k8s_openapi::api::core::v1::{Binding, Node, ObjectReference, Po
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use master_api::{ApiError, Change, Client, Follower, Happening, ListParams, Patch, Recent, Recorder, Severity};
+use master_client::{ApiError, Change, Client, Follower, Happening, ListParams, Patch, Recent, Recorder, Severity};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::future::Future;

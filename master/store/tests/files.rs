@@ -18,6 +18,9 @@ async fn put(store: &EmbeddedStore, key: &str, value: Bytes) -> Result<u64, Stor
     store.commit(vec![op]).await.map(|done| done.revision)
 }
 
+/// For what the store does by itself, also on a machine that is busy with other things.
+const LIMIT: Duration = Duration::from_secs(120);
+
 async fn all(store: &EmbeddedStore) -> Vec<Entry> {
     store.everything().await.unwrap().entries
 }
@@ -34,7 +37,7 @@ fn files(folder: &Path, prefix: &str) -> Vec<PathBuf> {
 async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let began = Instant::now();
     while !holds() {
-        assert!(began.elapsed() < Duration::from_secs(30), "waited for {what}");
+        assert!(began.elapsed() < LIMIT, "waited for {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -148,7 +151,8 @@ async fn on_a_full_disk_reads_and_deletions_go_on_and_writes_when_there_is_room_
     FREE.store(u64::MAX, Ordering::Relaxed);
     let began = Instant::now();
     while put(&store, "k/more", Bytes::from("x")).await.is_err() {
-        assert!(began.elapsed() < Duration::from_secs(10), "there is room again");
+        assert!(began.elapsed() < LIMIT, "there is room again");
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
@@ -163,7 +167,7 @@ async fn history_is_forgotten_by_age() {
     loop {
         match store.watch("k/", first).await {
             Err(StoreError::Compacted { .. }) => break,
-            Ok(_) => assert!(began.elapsed() < Duration::from_secs(10), "it is never compacted"),
+            Ok(_) => assert!(began.elapsed() < LIMIT, "it is never compacted"),
             Err(error) => panic!("{error}"),
         }
         tokio::time::sleep(Duration::from_millis(5)).await;

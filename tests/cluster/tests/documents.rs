@@ -1,8 +1,32 @@
-//! Documents that people copy are documents that parse.
+//! Documents that people copy from are documents that hold: their TOML parses, their links lead somewhere, and the commands
+//! that they name exist.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests may stop at the first surprise")]
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// Every document for people, from the repository's root.
+const DOCUMENTS: [&str; 10] = [
+    "README.md",
+    "config/attest/SECURITY.md",
+    "config/attest/WIRE.md",
+    "config/discovery/WIRE.md",
+    "config/model/GUIDE.md",
+    "image/build/GUIDE.md",
+    "master/admin/GUIDE.md",
+    "tests/FIGURES.md",
+    "tests/GUIDE.md",
+    "tests/PROMISES.md",
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_owned()
+}
+
+fn read(document: &str) -> String {
+    std::fs::read_to_string(root().join(document)).unwrap_or_else(|error| panic!("{document}: {error}"))
+}
 
 /// The fenced blocks of a language in a Markdown text.
 fn blocks<'a>(text: &'a str, language: &str) -> Vec<&'a str> {
@@ -10,15 +34,67 @@ fn blocks<'a>(text: &'a str, language: &str) -> Vec<&'a str> {
     text.split(fence.as_str()).skip(1).filter_map(|rest| rest.split("```").next()).collect()
 }
 
+/// What stands in `(…)` behind `]`, without the anchor.
+fn links(text: &str) -> impl Iterator<Item = &str> {
+    let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    targets.map(|target| target.split('#').next().unwrap()).filter(|target| !target.is_empty())
+}
+
+/// The words that follow `program` in the shell blocks of a text.
+fn commands(text: &str, program: &str) -> BTreeSet<String> {
+    let lines = blocks(text, "sh").into_iter().flat_map(str::lines);
+    let code = lines.filter_map(|line| line.split('#').next()?.trim().strip_prefix(program));
+    code.filter_map(|rest| rest.split_whitespace().next()).map(str::to_owned).collect()
+}
+
 #[test]
-fn every_toml_example_in_readme_parses() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
-    let readme = std::fs::read_to_string(root.join("README.md")).unwrap();
-    let examples = blocks(&readme, "toml");
-    assert!(!examples.is_empty(), "README quotes no TOML");
-    for example in examples {
-        if let Err(faults) = config_model::parse(example, "README.md") {
-            panic!("{faults}\nin:\n{example}");
+fn every_document_for_people_is_known_here() {
+    let mut found = BTreeSet::from(["README.md".to_owned()]);
+    let mut folders: Vec<PathBuf> = ["agent", "config", "image", "master", "tests"].iter().map(PathBuf::from).collect();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(root().join(&folder)).unwrap().flatten() {
+            let path = folder.join(entry.file_name());
+            if entry.file_type().unwrap().is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|ending| ending == "md") {
+                found.insert(path.display().to_string());
+            }
+        }
+    }
+    assert_eq!(found, DOCUMENTS.iter().map(|&name| name.to_owned()).collect());
+}
+
+#[test]
+fn every_toml_example_parses() {
+    let mut count = 0;
+    for document in DOCUMENTS {
+        let text = read(document);
+        for example in blocks(&text, "toml") {
+            count += 1;
+            if let Err(faults) = config_model::parse(example, document) {
+                panic!("{faults}\nin:\n{example}");
+            }
+        }
+    }
+    assert!(count > 5, "{count} examples");
+}
+
+#[test]
+fn every_link_leads_to_a_file_of_the_tree() {
+    for document in DOCUMENTS {
+        let folder = root().join(document).parent().unwrap().to_owned();
+        for target in links(&read(document)).filter(|target| !target.starts_with("http")) {
+            assert!(folder.join(target).exists(), "{document}: {target}");
+        }
+    }
+}
+
+#[test]
+fn every_command_of_xtask_that_a_document_names_is_in_its_usage() {
+    let usage = std::fs::read_to_string(root().join("tests/xtask/src/main.rs")).unwrap();
+    for document in DOCUMENTS {
+        for word in commands(&read(document), "cargo xtask ") {
+            assert!(usage.contains(&format!("\n  {word} ")), "{document}: cargo xtask {word}");
         }
     }
 }

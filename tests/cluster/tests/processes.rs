@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests may stop at the first surprise")]
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
@@ -13,7 +15,7 @@ use tests_harness::tools::Tools;
 use tests_harness::wait::eventually;
 
 const CLUSTER: &str = "version = 1\nkind = \"cluster\"\n\n[cluster]\nname = \"processes\"\n";
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// A master's folder and port.
 struct Site {
@@ -30,7 +32,7 @@ impl Site {
         assert!(program.exists(), "no {}: run `cargo xtask test build` first", program.display());
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("cluster.toml"), CLUSTER).unwrap();
-        let port = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+        let port = tests_harness::port::free().unwrap();
         Self { tools: Tools::find(root).unwrap(), program, dir, port }
     }
 
@@ -118,4 +120,32 @@ fn a_killed_master_loses_nothing_that_it_acknowledged() {
     );
     assert!(lost.is_empty(), "acknowledged and lost: {lost:?}");
     assert!(risen.is_empty(), "deleted and back: {risen:?}");
+}
+
+/// The kernel shows it by an owner: what is in /proc of a process that keeps to itself belongs to root, whoever runs it (proc(5)).
+#[test]
+fn agent_and_master_keep_their_memory_to_themselves() {
+    const NOBODY: u32 = 65534;
+    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().join(".pratique/bin");
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    // A configuration that never comes: the program waits for it as long as it is looked at.
+    let config = dir.path().join("config");
+    let mut mkfifo = Command::new("mkfifo");
+    mkfifo.arg("-m").arg("644").arg(&config);
+    run(mkfifo).unwrap();
+    let whose = |pid: i32| std::fs::metadata(format!("/proc/{pid}/environ")).map(|data| data.uid()).ok();
+    for (name, more) in [("agent", ["--run", "/nonexistent"]), ("master", ["--listen", "127.0.0.1:0"])] {
+        let program = dir.path().join(name);
+        std::fs::copy(programs.join(name), &program).unwrap();
+        let mut command = Command::new(&program);
+        command.arg("run").arg("--config").arg(&config).args(["--data", "/nonexistent"]).args(more);
+        command.uid(NOBODY).gid(NOBODY);
+        let process = Owned::start(command, &dir.path().join("log")).unwrap();
+        let kept =
+            eventually("its memory to be its own", LIMIT, "", || Ok((whose(process.pid) == Some(0)).then_some(())));
+        let (left, alive) = (whose(process.pid), process.alive());
+        process.kill().unwrap();
+        assert!(kept.is_ok() && alive, "{name} runs: {alive}; its memory is user {left:?}'s");
+    }
 }

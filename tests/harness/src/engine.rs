@@ -41,7 +41,7 @@ impl Engine {
         command.arg(tools.file("/")).arg(share).arg(&config);
         let log = dir.join("containerd.log");
         let engine = Self { process: Owned::start(command, &log)?, dir };
-        eventually("containerd's socket", Duration::from_secs(60), &format!("see {}", log.display()), || {
+        eventually("containerd's socket", Duration::from_secs(300), &format!("see {}", log.display()), || {
             Ok(std::os::unix::net::UnixStream::connect(engine.socket()).is_ok().then_some(()))
         })?;
         Ok(engine)

@@ -3,13 +3,16 @@
 //!
 //! Everything is synchronous and waits for conditions ([`wait::eventually`]). A process is ended only by the
 //! identity that was recorded when it was started here ([`process::Owned`]), so that two harnesses, or a harness and
-//! its user, can share a host. Enter by [`machine::Machine`].
+//! its user, can share a host; and all of them end with the process that started them ([`lifetime`]). Enter by
+//! [`machine::Machine`].
 
 pub mod cluster;
 pub mod engine;
+pub mod lifetime;
 pub mod machine;
 pub mod metadata;
 pub mod oci;
+pub mod port;
 pub mod process;
 pub mod qmp;
 pub mod registry;

@@ -119,7 +119,7 @@ impl Blueprint {
         let qemu = Owned::start(command, &self.dir.join("qemu.log"))?;
         let machine = Machine { name: self.name.clone(), dir: self.dir.clone(), qemu, tpm };
         let hint = format!("see {}", self.dir.join("qemu.log").display());
-        eventually("QEMU's monitor", Duration::from_secs(60), &hint, || {
+        eventually("QEMU's monitor", Duration::from_secs(300), &hint, || {
             if machine.alive() {
                 return Ok(monitor.exists().then_some(()));
             }

@@ -59,6 +59,11 @@ impl Image {
         format!("sha256:{}", self.manifest.hex)
     }
 
+    /// Digest and bytes of manifest, configuration and layer.
+    pub fn blobs(&self) -> [(String, Vec<u8>); 3] {
+        [&self.manifest, &self.config, &self.layer].map(|blob| (format!("sha256:{}", blob.hex), blob.bytes.clone()))
+    }
+
     /// Lays the image out as docker-registry's filesystem driver keeps it under its root directory.
     pub fn into_registry(&self, root: &Path, name: &str, tag: &str) -> Result<()> {
         let base = root.join("docker/registry/v2");
@@ -154,10 +159,10 @@ mod tests {
 
     #[test]
     fn the_same_program_makes_the_same_image() {
-        let program = std::env::temp_dir().join(format!("harness-oci-{}", std::process::id()));
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("busybox");
         std::fs::write(&program, b"program").unwrap();
         let (one, two) = (Image::busybox(&program).unwrap(), Image::busybox(&program).unwrap());
-        std::fs::remove_file(program).unwrap();
         assert_eq!(one.digest(), two.digest());
         let manifest: Value = serde_json::from_slice(&one.manifest.bytes).unwrap();
         assert_eq!(manifest["layers"][0]["digest"], format!("sha256:{}", one.layer.hex));

@@ -1,6 +1,6 @@
 //! Processes that were started here, and only those, are ended here.
 
-use crate::{Error, Result, file_error, wait::eventually};
+use crate::{Error, Result, file_error, lifetime, wait::eventually};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
@@ -22,11 +22,13 @@ pub struct Owned {
 }
 
 impl Owned {
-    /// Starts `command` in a process group of its own, its output appended to `log`, so that it outlives the caller.
+    /// Starts `command` in a process group of its own, its output appended to `log`. It ends with this process, unless
+    /// [`lifetime::outlive`] was called.
     pub fn start(mut command: Command, log: &Path) -> Result<Self> {
         let program = command.get_program().to_string_lossy().into_owned();
         let out = open_log(log)?;
         let err = out.try_clone().map_err(file_error("cannot share the log", log))?;
+        lifetime::bind(&mut command)?;
         let child = command
             .stdin(Stdio::null())
             .stdout(out)
@@ -63,12 +65,9 @@ impl Owned {
     pub fn kill(&self) -> Result<()> {
         self.signal(Signal::SIGKILL);
         let what = format!("{} (pid {}) to end", self.program, self.pid);
-        eventually(
-            &what,
-            Duration::from_secs(20),
-            "it may be stuck in the kernel",
-            || Ok((!self.alive()).then_some(())),
-        )
+        eventually(&what, Duration::from_secs(120), "it may be stuck in the kernel", || {
+            Ok((!self.alive()).then_some(()))
+        })
     }
 
     fn signal(&self, signal: Signal) {
@@ -82,6 +81,7 @@ impl Owned {
 /// Runs `command` to its end and returns what it printed on stdout; a fault carries the end of its stderr.
 pub fn run(mut command: Command) -> Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
+    lifetime::bind(&mut command)?;
     let output =
         command.stdin(Stdio::null()).output().map_err(|source| Error::Start { program: program.clone(), source })?;
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -122,14 +122,13 @@ mod tests {
 
     #[test]
     fn a_started_process_is_alive_until_it_is_stopped() {
-        let log = std::env::temp_dir().join(format!("harness-process-{}", std::process::id()));
+        let dir = tempfile::tempdir().unwrap();
         let mut command = Command::new("sleep");
         command.arg("1000");
-        let process = Owned::start(command, &log).unwrap();
+        let process = Owned::start(command, &dir.path().join("log")).unwrap();
         assert!(process.alive());
         process.stop(Duration::from_secs(5)).unwrap();
         assert!(!process.alive());
-        std::fs::remove_file(log).unwrap();
     }
 
     #[test]

@@ -53,7 +53,7 @@ impl SoftTpm {
         command.arg("--ctrl").arg(format!("type=unixio,path={}", socket.display()));
         let process = Owned::start(command, log)?;
         let hint = format!("see {}", log.display());
-        eventually("the software TPM's socket", Duration::from_secs(60), &hint, || Ok(socket.exists().then_some(())))?;
+        eventually("the software TPM's socket", Duration::from_secs(300), &hint, || Ok(socket.exists().then_some(())))?;
         Ok(process)
     }
 }

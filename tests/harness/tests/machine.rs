@@ -33,7 +33,7 @@ fn firmware_with_an_empty_disk_says_so_and_the_machine_can_be_ended() {
         disk: 1,
     };
     let machine = blueprint.start(&tools).unwrap();
-    let outcome = machine.wait("BdsDxe", Duration::from_secs(120));
+    let outcome = machine.wait("BdsDxe", Duration::from_secs(400));
     machine.cut_power().unwrap();
     assert!(outcome.unwrap().contains("BdsDxe"));
     assert!(!machine.alive());

@@ -65,6 +65,7 @@ async fn soak(program: &std::path::Path, time: Duration) -> Result<()> {
             objects: 1 + u64::from(round % 8),
             lives: 2 + round % 7,
             life: Duration::from_millis(500 + u64::from(round) * 770 % 6000),
+            calls: 0,
         };
         let report = workload::run(&mut Site::new(program)?, plan).await?;
         println!("{:>6.0} s  {plan:?}: {report:?}", began.elapsed().as_secs_f64());

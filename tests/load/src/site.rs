@@ -9,7 +9,7 @@ use tests_harness::process::Owned;
 
 const CLUSTER: &str = "version = 1\nkind = \"cluster\"\n\n[cluster]\nname = \"load\"\n";
 /// Time for the master to be ready.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(300);
 /// Clock ticks in a second, as /proc counts CPU time on Linux.
 const TICKS: f64 = 100.0;
 
@@ -27,7 +27,7 @@ impl Site {
     pub fn new(program: &Path) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         std::fs::write(dir.path().join("cluster.toml"), CLUSTER)?;
-        let port = std::net::TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
+        let port = tests_harness::port::free()?;
         Ok(Self { program: program.to_owned(), dir, port, process: None })
     }
 

@@ -15,6 +15,11 @@ use std::time::{Duration, Instant};
 
 const COLLECTION: &str = "/api/v1/namespaces/default/configmaps";
 
+/// Longest that a life is stretched.
+const LIMIT: Duration = Duration::from_secs(300);
+/// Pause between two looks at how much was done.
+const PAUSE: Duration = Duration::from_millis(20);
+
 /// How much is done.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
@@ -24,8 +29,10 @@ pub struct Plan {
     pub objects: u64,
     /// Lives of the master; all but the last end by a kill.
     pub lives: u32,
-    /// How long each life is.
+    /// How long each life is at least.
     pub life: Duration,
+    /// Calls that are answered in each life at least: on a slow machine it lasts longer.
+    pub calls: u64,
 }
 
 /// What all clients write down.
@@ -42,6 +49,11 @@ impl Record {
     fn tick(&self) -> u64 {
         self.clock.set(self.clock.get() + 1);
         self.clock.get()
+    }
+
+    /// Calls that were answered or given up so far.
+    fn answered(&self) -> u64 {
+        self.histories.borrow().values().map(|calls| calls.len() as u64).sum()
     }
 
     fn value(&self) -> u64 {
@@ -87,17 +99,24 @@ pub async fn run(site: &mut Site, plan: Plan) -> Result<Report> {
         let access = site.access()?;
         let deadline = Instant::now() + plan.life;
         let last = life + 1 == plan.lives;
+        let (over, begun) = (Rc::new(Cell::new(false)), record.answered());
         let mut clients = Vec::new();
         for client in 0..plan.clients {
             let (access, record) = (access.clone(), record.clone());
             let seed = u64::from(life) * 1000 + client;
+            let over = over.clone();
             clients.push(tokio::task::spawn_local(async move {
                 // A client that is cut off is done; what it had asked for last is lost.
-                client_life(&access, &record, seed, plan.objects, last.then_some(deadline)).await
+                client_life(&access, &record, seed, plan.objects, &over).await
             }));
         }
         tokio::time::sleep_until(deadline.into()).await;
-        if !last {
+        while record.answered() - begun < plan.calls && deadline.elapsed() < LIMIT {
+            tokio::time::sleep(PAUSE).await;
+        }
+        if last {
+            over.set(true);
+        } else {
             site.kill()?;
         }
         for client in clients {
@@ -133,20 +152,14 @@ fn check_versions(writes: &mut [(u64, u64, u64)]) -> std::result::Result<(), Str
     Ok(())
 }
 
-async fn client_life(
-    access: &Access,
-    record: &Record,
-    seed: u64,
-    objects: u64,
-    deadline: Option<Instant>,
-) -> Result<()> {
+async fn client_life(access: &Access, record: &Record, seed: u64, objects: u64, over: &Cell<bool>) -> Result<()> {
     let mut connection = access.connect().await?;
     let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         random >> 33
     };
-    while deadline.is_none_or(|deadline| Instant::now() < deadline) {
+    while !over.get() {
         let name = format!("register-{}", next() % objects);
         let known = read(&mut connection, record, &name).await?;
         write(&mut connection, record, &name, known, next() % 6).await?;

@@ -32,6 +32,14 @@ impl Profile {
         }
     }
 
+    /// How hard `image-build` compresses: whoever ships or measures an image gets the smallest.
+    fn compression(self) -> &'static str {
+        match self {
+            Self::Quick => "dev",
+            Self::Release => "release",
+        }
+    }
+
     /// The only default feature of the workspace is the master's allocator, whose C sources take minutes.
     fn features(self) -> &'static [&'static str] {
         match self {
@@ -80,15 +88,15 @@ pub(crate) fn tools() -> Outcome {
 /// Programs, tools, keys and images.
 pub(crate) fn everything(steps: &mut Steps, profile: Profile, words: &[String]) -> Outcome {
     steps.step("programs", || programs(profile))?;
-    other_parts(steps, words)
+    other_parts(steps, profile, words)
 }
 
 /// Makes what is beside the programs: the tools, the keys, the images.
-pub(crate) fn other_parts(steps: &mut Steps, words: &[String]) -> Outcome {
+pub(crate) fn other_parts(steps: &mut Steps, profile: Profile, words: &[String]) -> Outcome {
     steps.step("tools (QEMU, firmware, kubectl, …)", tools_tree)?;
     steps.step("development keys", development_keys)?;
     for role in ["master", "worker"] {
-        steps.step(&format!("{role} image"), || one_image(role, words))?;
+        steps.step(&format!("{role} image"), || one_image(role, profile, words))?;
     }
     Ok(())
 }
@@ -125,12 +133,15 @@ pub(crate) fn development_keys() -> Outcome {
     watched(command, "")
 }
 
-/// Builds one image.
-pub(crate) fn one_image(role: &str, words: &[String]) -> Outcome {
+/// Builds one image; `words` are further arguments of `image-build`, which count where they say it themselves.
+pub(crate) fn one_image(role: &str, profile: Profile, words: &[String]) -> Outcome {
     let mut command = image_build("build");
     command.args(["--role", role]).arg("--out").arg(images()).arg("--bin-dir").arg(program_dir());
     command.arg("--release-key").arg(keys().join("release.key"));
     command.arg("--sb-key").arg(keys().join("sb.key")).arg("--sb-cert").arg(keys().join("sb.crt"));
+    if !words.iter().any(|word| word.starts_with("--compress")) {
+        command.args(["--compress", profile.compression()]);
+    }
     command.args(words);
     watched(command, "the message above names the part; `cargo xtask image` builds the images alone")
 }

@@ -1,4 +1,4 @@
-//! The only automation: `cargo xtask up | down | status | test | image | tools | master | bench | soak | mutants | tidy`.
+//! The only automation: `cargo xtask up | down | status | test | image | tools | master | bench | soak | mutants | tidy | map`.
 //!
 //! It compiles in seconds and needs no system library; everything heavy is a program that it builds and runs.
 //! Every command prints its steps with their times, and a failure says what failed, where the log is and what to do.
@@ -8,9 +8,11 @@
 mod bench;
 mod build;
 mod host;
+mod map;
 mod master;
 mod mutants;
 mod python;
+mod soak;
 mod steps;
 mod suite;
 mod test;
@@ -33,9 +35,11 @@ usage: cargo xtask COMMAND
   check FILE…            check TOML documents
   bench image|join|api   measure, and print the figures that README quotes (api --only NAME: objects watch watchers
                          collection crowd)
-  soak [--minutes N]     concurrent clients and kills of a master, over and over; what they saw must have an order
+  soak [WHAT]            look for new cases: histories (concurrent clients and kills of a master), properties, fuzz
+                         (--minutes N, --seed N)
   mutants [WORD…]        blind the verifier at each of its checks; the attacks must notice
   tidy                   check the architecture
+  map                    show the rooms, what depends on what, and circles of files
 ";
 
 fn main() -> ExitCode {
@@ -54,9 +58,10 @@ fn main() -> ExitCode {
         "master" => master::run(rest),
         "check" => master::check(rest),
         "bench" => bench::bench(rest),
-        "soak" => bench::soak(rest),
+        "soak" => soak::soak(rest),
         "mutants" => mutants::mutants(rest),
         "tidy" => tidy::tidy(),
+        "map" => map::map(),
         "help" | "--help" | "-h" => {
             print!("{USAGE}");
             Ok(())

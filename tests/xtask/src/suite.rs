@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
+use tests_harness::lifetime::Lifetime;
 
 /// One test program.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,7 +20,24 @@ pub(crate) struct Program {
     pub(crate) package: PathBuf,
     /// Its target's name.
     pub(crate) name: String,
+    /// The source that it begins with.
+    pub(crate) source: PathBuf,
     file: PathBuf,
+}
+
+/// How property tests look for counterexamples.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Search {
+    /// What all of chance follows from.
+    pub(crate) seed: u64,
+    /// Cases of each property that does not say itself how many it needs.
+    pub(crate) cases: u32,
+}
+
+impl Search {
+    /// Of the test command: the same cases in every run, after the regressions that are kept in the tree. A plain
+    /// `cargo test` has the seed from `.cargo/config.toml`. New cases are looked for by `cargo xtask soak properties`.
+    pub(crate) const FIXED: Self = Self { seed: 2026, cases: 64 };
 }
 
 /// What cargo tells of each thing that it made; other messages lack these fields.
@@ -34,6 +52,7 @@ struct Artifact {
 #[derive(Deserialize)]
 struct Target {
     name: String,
+    src_path: PathBuf,
 }
 
 #[derive(Deserialize)]
@@ -76,7 +95,7 @@ pub(crate) fn run(programs: &[&Program], words: &[&str], at_once: usize) -> Outc
         for _ in 0..at_once {
             scope.spawn(|| {
                 while let Some(program) = programs.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    if !program.passes(words, at_once > 1) {
+                    if !program.passes(words, at_once == 1) {
                         failed.lock().unwrap_or_else(PoisonError::into_inner).push(program.to_string());
                     }
                 }
@@ -98,23 +117,44 @@ impl fmt::Display for Program {
 }
 
 impl Program {
-    fn passes(&self, words: &[&str], held_back: bool) -> bool {
+    /// Runs it as the test command does; its output is told as it comes, or at its end.
+    fn passes(&self, words: &[&str], as_it_comes: bool) -> bool {
+        if as_it_comes {
+            println!("     Running {self}");
+        }
+        let (passed, output) = self.run(words, Search::FIXED, as_it_comes);
+        if !as_it_comes {
+            println!("     Running {self}\n{output}");
+        }
+        passed
+    }
+
+    /// Runs it; whether it passed, and its output where that was not told as it came. What it started ends with it.
+    pub(crate) fn run(&self, words: &[&str], search: Search, as_it_comes: bool) -> (bool, String) {
         let tools = host::workshop().join("tools/bin");
         let path = format!("{}:{}", tools.display(), std::env::var("PATH").unwrap_or_default());
-        // Every property a few times in each run; whoever looks for more says how many.
-        let cases = std::env::var("PROPTEST_CASES").unwrap_or_else(|_unset| "64".to_owned());
         let folder = repository().join(&self.package);
         let mut command = Command::new(&self.file);
-        command.args(words).env("PATH", path).env("PROPTEST_CASES", cases).stdin(Stdio::null());
-        command.env("CARGO_MANIFEST_DIR", &folder).current_dir(folder);
-        if !held_back {
-            println!("     Running {self}");
-            return command.status().is_ok_and(|status| status.success());
-        }
-        let Ok(output) = command.output() else { return false };
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        println!("     Running {self}\n{}{}", text(&output.stdout), text(&output.stderr));
-        output.status.success()
+        command.args(words).env("PATH", path).stdin(Stdio::null());
+        command.env("PROPTEST_RNG_SEED", search.seed.to_string()).env("PROPTEST_CASES", search.cases.to_string());
+        // Programs of the host speak English and count in UTC, whoever starts the tests.
+        command.env("LC_ALL", "C.UTF-8").env("TZ", "UTC").env("CARGO_MANIFEST_DIR", &folder).current_dir(folder);
+        self.bound(command, as_it_comes).unwrap_or_else(|error| (false, tests_harness::chain(&error)))
+    }
+
+    fn bound(&self, mut command: Command, as_it_comes: bool) -> tests_harness::Result<(bool, String)> {
+        let fail = |source| tests_harness::Error::Start { program: self.to_string(), source };
+        let lifetime = Lifetime::begin()?;
+        lifetime.bind(&mut command);
+        let (passed, output) = if as_it_comes {
+            (command.status().map_err(fail)?.success(), String::new())
+        } else {
+            let output = command.output().map_err(fail)?;
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            (output.status.success(), text(&output.stdout) + &text(&output.stderr))
+        };
+        lifetime.end()?;
+        Ok((passed, output))
     }
 }
 
@@ -124,7 +164,8 @@ fn programs(messages: &str, root: &Path) -> Vec<Program> {
         .filter(|artifact| artifact.profile.test)
         .filter_map(|artifact| {
             let package = artifact.manifest_path.parent()?.strip_prefix(root).ok()?.to_owned();
-            Some(Program { package, name: artifact.target.name, file: artifact.executable? })
+            let Target { name, src_path: source } = artifact.target;
+            Some(Program { package, name, source, file: artifact.executable? })
         })
         .collect();
     programs.sort();
@@ -137,15 +178,22 @@ mod tests {
 
     #[test]
     fn test_programs_are_told_from_libraries_and_examples() {
-        let told = r#"{"reason":"compiler-artifact","manifest_path":"/r/b/Cargo.toml","target":{"name":"y"},"profile":{"test":true},"executable":"/t/y-1"}
-{"reason":"compiler-artifact","manifest_path":"/r/a/Cargo.toml","target":{"name":"x"},"profile":{"test":true},"executable":"/t/x-1"}
-{"reason":"compiler-artifact","manifest_path":"/r/a/Cargo.toml","target":{"name":"e"},"profile":{"test":false},"executable":"/t/e-1"}
-{"reason":"compiler-artifact","manifest_path":"/r/a/Cargo.toml","target":{"name":"l"},"profile":{"test":false},"executable":null}
+        let told = r#"{"reason":"compiler-artifact","manifest_path":"/r/b/Cargo.toml","target":{"name":"y","src_path":"/r/b/tests/y.rs"},"profile":{"test":true},"executable":"/t/y-1"}
+{"reason":"compiler-artifact","manifest_path":"/r/a/Cargo.toml","target":{"name":"x","src_path":"/r/a/src/lib.rs"},"profile":{"test":true},"executable":"/t/x-1"}
+{"reason":"compiler-artifact","manifest_path":"/r/a/Cargo.toml","target":{"name":"e","src_path":"/r/a/examples/e.rs"},"profile":{"test":false},"executable":"/t/e-1"}
+{"reason":"compiler-artifact","manifest_path":"/r/a/Cargo.toml","target":{"name":"l","src_path":"/r/a/src/lib.rs"},"profile":{"test":false},"executable":null}
 {"reason":"build-finished","success":true}"#;
         let found: Vec<String> = programs(told, Path::new("/r"))
             .iter()
             .map(|one| format!("{}/{}", one.package.display(), one.name))
             .collect();
         assert_eq!(found, ["a/x", "b/y"]);
+    }
+
+    #[test]
+    fn a_plain_cargo_test_has_the_seed_of_the_test_command() {
+        let text = std::fs::read_to_string(repository().join(".cargo/config.toml")).unwrap();
+        let wanted = format!("PROPTEST_RNG_SEED = \"{}\"", Search::FIXED.seed);
+        assert!(text.lines().any(|line| line == wanted), "no line `{wanted}`:\n{text}");
     }
 }

@@ -62,7 +62,7 @@ fn stages(steps: &mut Steps, wanted: &dyn Fn(&str) -> bool) -> Outcome {
         })?;
     }
     if wanted("build") {
-        build::other_parts(steps, &[])?;
+        build::other_parts(steps, Profile::Quick, &[])?;
     }
     if wanted("stories") {
         // Whoever needs the whole machine comes last and alone.

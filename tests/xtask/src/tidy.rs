@@ -10,21 +10,32 @@ const LONGEST_FILE: usize = 700;
 /// What may stand at the top of the repository.
 const TOP: &[&str] =
     &["Cargo.toml", "Cargo.lock", "LICENSE", "README.md", "agent", "config", "image", "master", "target", "tests"];
+/// Rooms that few may depend on, and who: the rest speaks to the API by `master/client`. Tests of a room may.
+const DOORS: &[(&str, &[&str])] = &[
+    ("master/api", &["master/attest", "master/daemon"]),
+    ("master/store", &["master/api", "master/attest", "master/bootstrap", "master/daemon"]),
+];
 /// The one room that may say `unsafe`.
 const UNSAFE_ROOM: &str = "agent/sys";
+/// The program with which tests attack a machine from inside a container; no crate, and compiled by those tests alone.
+const HOSTILE: &str = "tests/cluster/hostile/";
 /// What `config` must not know: it does no I/O, reads no clock and runs in no runtime.
 const NOT_IN_CONFIG: &[&str] =
     &["std::fs", "TcpStream", "UdpSocket", "std::process", "std::env::", "SystemTime::now", "Instant::now", "tokio::"];
+/// The files whose tables say which test enforces which promise.
+const PROMISES: [&str; 2] = ["tests/PROMISES.md", "config/attest/SECURITY.md"];
+/// Bytes of README at most: it is the door, and the guides lie beside their rooms.
+const LONGEST_README: usize = 12 << 10;
 /// Where a policy is called by its name, tests aside: the table of them, their own files, and the rule that a bootstrap chooses.
 const POLICIES: &[&str] = &["config/kube/src/policy.rs", "master/attest/src/policy/", "master/admin/src/bootstrap/"];
 const RUNTIMES: &[&str] = &["tokio", "nix", "hyper", "rustls", "tss-esapi"];
 
 /// One crate: its folder and the workspace crates and libraries it depends on.
 #[derive(Debug, Default)]
-struct Room {
-    address: String,
-    name: String,
-    dependencies: Vec<String>,
+pub(crate) struct Room {
+    pub(crate) address: String,
+    pub(crate) name: String,
+    pub(crate) dependencies: Vec<String>,
     tests_depend_on: Vec<String>,
 }
 
@@ -46,7 +57,11 @@ pub(crate) fn tidy() -> Outcome {
     for (file, text) in &texts {
         source(&file.display().to_string(), text, &mut faults);
     }
-    promises(&std::fs::read_to_string(root.join("README.md")).unwrap_or_default(), &texts, &mut faults);
+    let read = |file: &str| std::fs::read_to_string(root.join(file)).unwrap_or_default();
+    door(&read("README.md"), &mut faults);
+    for file in PROMISES {
+        promises(file, &read(file), &texts, &mut faults);
+    }
     if faults.is_empty() {
         println!("tidy: {} rooms, {} files, no fault", rooms.len(), texts.len());
         return Ok(());
@@ -69,7 +84,7 @@ fn top_level(root: &Path, faults: &mut Vec<String>) {
     }
 }
 
-fn rooms(root: &Path, faults: &mut Vec<String>) -> Vec<Room> {
+pub(crate) fn rooms(root: &Path, faults: &mut Vec<String>) -> Vec<Room> {
     let text = std::fs::read_to_string(root.join("Cargo.toml")).unwrap_or_default();
     let members = text
         .split_once("members = [")
@@ -127,6 +142,11 @@ fn edges(room: &Room, rooms: &[Room], faults: &mut Vec<String>) {
                 ));
             }
         }
+        for (door, may) in DOORS {
+            if *dependency == door.replace('/', "-") && from != "tests" && !may.contains(&room.address.as_str()) {
+                faults.push(format!("{}: depends on {door}, which only {} may", room.address, may.join(", ")));
+            }
+        }
         if from == "config" && RUNTIMES.contains(&dependency.as_str()) {
             faults.push(format!("{}: depends on {dependency}; nothing in config does I/O", room.address));
         }
@@ -172,7 +192,7 @@ fn source(file: &str, text: &str, faults: &mut Vec<String>) {
     for (index, line) in program.lines().enumerate() {
         let code = line.split("//").next().unwrap_or(line);
         let place = format!("{file}:{}", index + 1);
-        if !file.starts_with(UNSAFE_ROOM)
+        if ![UNSAFE_ROOM, HOSTILE].iter().any(|room| file.starts_with(room))
             && ["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern"].iter().any(|word| code.contains(word))
         {
             faults.push(format!("{place}: unsafe belongs into {UNSAFE_ROOM}"));
@@ -201,29 +221,31 @@ fn names_policy(code: &str) -> bool {
     code.split("PolicyName::").skip(1).any(|rest| !other(rest))
 }
 
-/// Every promise in README's table names tests that exist.
-fn promises(readme: &str, texts: &BTreeMap<PathBuf, String>, faults: &mut Vec<String>) {
+/// README stays short.
+fn door(readme: &str, faults: &mut Vec<String>) {
+    if readme.is_empty() || readme.len() > LONGEST_README {
+        faults.push(format!("README.md: {} bytes; 1 to {LONGEST_README}, and the rest beside its room", readme.len()));
+    }
+}
+
+/// Every row of a table whose second column is `test` names tests that exist.
+fn promises(file: &str, document: &str, texts: &BTreeMap<PathBuf, String>, faults: &mut Vec<String>) {
     let mut inside = false;
-    for line in readme.lines() {
-        if line.starts_with('#') {
-            inside = line.to_lowercase().contains("promises");
-        }
-        if !inside
-            || !line.starts_with('|')
-            || line.starts_with("|--")
-            || line.starts_with("| promise")
-            || line.starts_with("| ---")
-        {
-            continue;
-        }
-        let named: Vec<&str> = line.rsplit('|').nth(1).unwrap_or_default().split('`').skip(1).step_by(2).collect();
-        if named.is_empty() {
-            faults.push(format!("README.md: a promise names no test: {line}"));
-        }
-        for test in named {
-            if !exists(test, texts) {
-                faults.push(format!("README.md: no test `{test}` for the promise: {line}"));
+    for line in document.lines() {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        match cells.as_slice() {
+            ["", _, second, ""] if second.starts_with("test") => inside = true,
+            ["", _, rule, ""] if rule.starts_with("--") => {}
+            ["", _, tests, ""] if inside => {
+                let named: Vec<&str> = tests.split('`').skip(1).step_by(2).collect();
+                if named.is_empty() {
+                    faults.push(format!("{file}: a promise names no test: {line}"));
+                }
+                for test in named.iter().filter(|test| !exists(test, texts)) {
+                    faults.push(format!("{file}: no test `{test}` for the promise: {line}"));
+                }
             }
+            _ => inside = false,
         }
     }
 }
@@ -276,6 +298,14 @@ mod tests {
     }
 
     #[test]
+    fn controllers_reach_the_api_by_the_client_alone() {
+        assert_eq!(two_rooms("master/control", "master/api").len(), 1);
+        assert_eq!(two_rooms("master/schedule", "master/store").len(), 1);
+        assert!(two_rooms("master/control", "master/client").is_empty());
+        assert!(two_rooms("master/daemon", "master/api").is_empty());
+    }
+
+    #[test]
     fn unsafe_outside_its_room_is_a_fault() {
         let text = "//! x\nfn f() { unsafe { g() } }\n";
         let mut faults = Vec::new();
@@ -313,15 +343,27 @@ mod tests {
     #[test]
     fn a_promise_must_name_a_test_that_exists() {
         let texts = BTreeMap::from([(PathBuf::from("agent/init/src/gpt.rs"), "fn grows() {}".to_owned())]);
-        let table = |test: &str| format!("## Promises\n| promise | test |\n|---|---|\n| it grows | {test} |\n");
+        let table = |test: &str| {
+            format!("| promise | test |\n|---|---|\n| it grows | {test} |\n\n| a | b |\n|---|---|\n| c | d |\n")
+        };
         let faults_of = |test: &str| {
             let mut faults = Vec::new();
-            promises(&table(test), &texts, &mut faults);
+            promises("a.md", &table(test), &texts, &mut faults);
             faults.len()
         };
         assert_eq!(faults_of("`agent/init::grows`"), 0);
         assert_eq!(faults_of("`agent/init::shrinks`"), 1);
         assert_eq!(faults_of("none"), 1);
+    }
+
+    #[test]
+    fn a_long_readme_is_a_fault() {
+        let faults_of = |bytes: usize| {
+            let mut faults = Vec::new();
+            door(&"x".repeat(bytes), &mut faults);
+            faults.len()
+        };
+        assert_eq!([0, 1, LONGEST_README, LONGEST_README + 1].map(faults_of), [1, 0, 0, 1]);
     }
 
     #[test]

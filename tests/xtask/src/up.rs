@@ -32,6 +32,7 @@ struct Running {
 /// Everything from a clone to a running pod.
 pub(crate) fn up(words: &[String]) -> Outcome {
     let workers = workers(words)?;
+    tests_harness::lifetime::outlive();
     if let Some(running) = load()? {
         if running.machines.iter().any(Machine::alive) {
             return Err(Failure::new(

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// How long swtpm may take to listen.
-const START_LIMIT: Duration = Duration::from_secs(60);
+const START_LIMIT: Duration = Duration::from_secs(180);
 
 /// A running software TPM; ended when dropped.
 pub(crate) struct Swtpm {
@@ -108,16 +108,17 @@ fn power_on(dir: &Path) -> (Child, u16) {
     let deadline = Instant::now() + START_LIMIT;
     loop {
         let port = free_port_pair();
-        let mut process = Command::new("swtpm")
+        let mut command = Command::new("swtpm");
+        command
             .args(["socket", "--tpm2", "--flags", "not-need-init,startup-clear"])
             .args(["--tpmstate", &format!("dir={}", dir.join("state").display())])
             .args(["--server", &format!("type=tcp,port={port},bindaddr=127.0.0.1")])
             .args(["--ctrl", &format!("type=tcp,port={},bindaddr=127.0.0.1", port + 1)])
             .args(["--pid", &format!("file={}", dir.join("pid").display())])
             .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("swtpm must be in PATH: install the package swtpm");
+            .stderr(Stdio::null());
+        let process = tests_harness::lifetime::bind(&mut command).expect("a guard").spawn();
+        let mut process = process.expect("swtpm must be in PATH: install the package swtpm");
         // The pid file appears once both ports are bound; a taken port ends the process and another pair is tried.
         while Instant::now() < deadline {
             if std::fs::read_to_string(dir.join("pid")).is_ok_and(|pid| pid.trim() == process.id().to_string()) {

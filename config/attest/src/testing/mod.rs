@@ -15,7 +15,7 @@ mod world;
 
 pub use image::SoftImage;
 pub use machine::{EkKind, SoftMachine};
-pub use requests::{Requester, ek_certificate};
+pub use requests::{Pair, Requester, ek_certificate};
 pub use rng::SeededRng;
 pub use unproven::SoftKeyed;
 pub use world::{References, World};

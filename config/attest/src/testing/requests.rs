@@ -1,10 +1,10 @@
 //! Certificate requests and EK certificates, honest and hostile.
 
-use p256::ecdsa::SigningKey;
-use p256::pkcs8::EncodePrivateKey as _;
+use p256::ecdsa::signature::Signer as _;
+use p256::ecdsa::{Signature, SigningKey};
 use rcgen::{
-    CertificateParams, CustomExtension, DistinguishedName, DnType, ExtendedKeyUsagePurpose, KeyPair, KeyUsagePurpose,
-    SanType, SubjectPublicKeyInfo,
+    CertificateParams, CustomExtension, DistinguishedName, DnType, ExtendedKeyUsagePurpose, KeyUsagePurpose,
+    PublicKeyData, SanType, SignatureAlgorithm, SubjectPublicKeyInfo,
 };
 use std::net::IpAddr;
 
@@ -46,11 +46,11 @@ impl Requester {
 
     /// The DER request, signed by a key.
     pub fn request(&self, key: &SigningKey) -> Vec<u8> {
-        self.request_by(&pair(key))
+        self.request_by(&Pair::of(key))
     }
 
     /// The same by a key of any kind.
-    pub fn request_by(&self, key: &KeyPair) -> Vec<u8> {
+    pub fn request_by(&self, key: &impl rcgen::SigningKey) -> Vec<u8> {
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, self.common_name.clone());
@@ -85,10 +85,36 @@ fn san(name: &str) -> SanType {
     }
 }
 
-/// rcgen's form of a key.
-pub(super) fn pair(key: &SigningKey) -> KeyPair {
-    let der = key.to_pkcs8_der().expect("a P-256 key");
-    KeyPair::try_from(der.as_bytes()).expect("a P-256 key")
+/// rcgen's form of a P-256 key. It signs as RFC 6979 says: the same key gives the same certificates, byte for byte, so that
+/// a case of a property test or of a fuzz target is the same case in every run.
+#[derive(Debug, Clone)]
+pub struct Pair {
+    key: SigningKey,
+    point: Vec<u8>,
+}
+
+impl Pair {
+    /// The pair of a private key.
+    pub fn of(key: &SigningKey) -> Self {
+        Self { key: key.clone(), point: key.verifying_key().to_encoded_point(false).as_bytes().to_vec() }
+    }
+}
+
+impl PublicKeyData for Pair {
+    fn der_bytes(&self) -> &[u8] {
+        &self.point
+    }
+
+    fn algorithm(&self) -> &'static SignatureAlgorithm {
+        &rcgen::PKCS_ECDSA_P256_SHA256
+    }
+}
+
+impl rcgen::SigningKey for Pair {
+    fn sign(&self, message: &[u8]) -> Result<Vec<u8>, rcgen::Error> {
+        let signature: Signature = self.key.sign(message);
+        Ok(signature.to_der().as_bytes().to_vec())
+    }
 }
 
 /// An issuer of EK certificates: DER certificate and key.
@@ -100,7 +126,7 @@ pub(super) struct Maker {
 
 impl Maker {
     pub(super) fn new(name: &str, key: SigningKey) -> Self {
-        let der = Self::params(name).self_signed(&pair(&key)).expect("a CA certificate").der().to_vec();
+        let der = Self::params(name).self_signed(&Pair::of(&key)).expect("a CA certificate").der().to_vec();
         Self { key, der }
     }
 
@@ -123,6 +149,6 @@ pub fn ek_certificate(issuer: &str, key: &SigningKey, spki: &[u8], usage: &[u64]
     params.not_after = rcgen::date_time_ymd(until, 12, 31);
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::Other(usage.to_vec())];
     let public = SubjectPublicKeyInfo::from_der(spki).expect("a key that rcgen knows");
-    let ca = rcgen::Issuer::new(Maker::params(issuer), pair(key));
+    let ca = rcgen::Issuer::new(Maker::params(issuer), Pair::of(key));
     params.signed_by(&public, &ca).expect("an EK certificate").der().to_vec()
 }

@@ -97,7 +97,7 @@ fn rule() -> Rule {
         ek: EkRule { issuers: vec!["lab-ca".to_owned()], hashes: "inventory".to_owned(), require: "all".to_owned() },
         images: ImageRule { release_keys: vec!["rel-2026".to_owned()], min_svn: 7, max_concurrent: 0 },
         events: EventRule { secure_boot: true, allow_unknown: false },
-        config: ConfigRule { measured: true, digests: "inventory".to_owned() },
+        config: ConfigRule { measured: true, digests: "inventory".to_owned(), ..ConfigRule::default() },
         certificate: CertificateRule {
             ttl_seconds: 1800,
             sans: "inventory".to_owned(),

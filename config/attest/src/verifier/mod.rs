@@ -11,6 +11,7 @@
 mod claimant;
 mod hello;
 mod identity;
+mod privileged;
 mod proof;
 mod shown;
 mod state;

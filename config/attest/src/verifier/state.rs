@@ -81,6 +81,7 @@ fn judge(said: &Said<'_>, machine: &Machine, reference: &Reference<'_>, now: u64
     let outside = said.pcr(12);
     checks.test("PCR 12", Code::OutsideArguments, outside == Digest::ZERO, "zero", outside);
     let config = config(said, machine, reference, checks);
+    super::privileged::check(said.claims, reference.rule, checks);
     let log = replayed(said, checks);
     let secure_boot = log.as_ref().and_then(|log| facts::secure_boot(log, checks));
     if let Some(on) = secure_boot {

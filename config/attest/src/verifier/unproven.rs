@@ -337,6 +337,9 @@ pub fn check_unproven(
     let own_word = recorded_key(&machine) == Some(key.to_text().as_str());
     let proven = if own_word { proven_of(&subject) } else { None };
     not_proven(&mut checks);
+    let mut said = Checks::default();
+    super::privileged::check(&claims, reference.rule, &mut said);
+    checks.judged(said, false);
     match requests(&asks, &machine, reference, &mut checks) {
         Ok(requested) => {
             let keyed = Keyed { proven, machine, subject, purpose, key, claims, checks };

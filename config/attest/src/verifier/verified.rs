@@ -32,6 +32,7 @@ pub struct Verified {
 impl Verified {
     pub(super) fn new(claimant: Claimant, proven: ProvenMachine, admission: Admission) -> Self {
         let (verdict, unproven) = (claimant.verdict(), !claimant.has_tpm());
+        let privileged_pods = verdict.claims.privileged_pods;
         let Claimant { basis, requested, rule } = claimant;
         let node_key = Some(Digest::of(&requested.client.spki).to_text());
         let (machine, status) = match basis {
@@ -43,7 +44,7 @@ impl Verified {
                 (keyed.machine, MachineStatus { state: MachineState::Unproven, ..MachineStatus::default() })
             }
         };
-        let status = MachineStatus { node_key, admission: Some(admission.clone()), ..status };
+        let status = MachineStatus { node_key, privileged_pods, admission: Some(admission.clone()), ..status };
         let readmitted = machine.spec.readmit_until.clone().filter(|_| needs_readmission(&machine, &status));
         let status = MachineStatus { readmitted, ..status };
         Self {

@@ -18,6 +18,7 @@ fn every_code_of_the_verifier_has_an_attack() {
     let tests = [
         include_str!("freshness.rs"),
         include_str!("keys.rs"),
+        include_str!("privileged.rs"),
         include_str!("state.rs"),
         include_str!("identity.rs"),
         include_str!("claimant.rs"),

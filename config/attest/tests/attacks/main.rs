@@ -9,6 +9,7 @@ mod csr;
 mod freshness;
 mod identity;
 mod keys;
+mod privileged;
 mod renewal;
 mod state;
 mod unproven;

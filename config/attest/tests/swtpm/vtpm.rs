@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(180);
 /// Password session.
 const PASSWORD: u32 = 0x4000_0009;
 /// The hierarchies.
@@ -45,16 +45,17 @@ impl Vtpm {
         let deadline = Instant::now() + LIMIT;
         loop {
             let port = free_ports();
-            let mut process = Command::new("swtpm")
+            let mut command = Command::new("swtpm");
+            command
                 .args(["socket", "--tpm2", "--flags", "not-need-init,startup-clear"])
                 .args(["--tpmstate", &format!("dir={}", dir.path().join("state").display())])
                 .args(["--server", &format!("type=tcp,port={port},bindaddr=127.0.0.1")])
                 .args(["--ctrl", &format!("type=tcp,port={},bindaddr=127.0.0.1", port + 1)])
                 .args(["--pid", &format!("file={}", dir.path().join("pid").display())])
                 .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .spawn()
-                .expect("swtpm must be in PATH: install the package swtpm");
+                .stderr(Stdio::null());
+            let process = tests_harness::lifetime::bind(&mut command).expect("a guard").spawn();
+            let mut process = process.expect("swtpm must be in PATH: install the package swtpm");
             // The pid file appears once both ports are bound; a taken port ends the process and another pair is tried.
             while Instant::now() < deadline {
                 let pid = std::fs::read_to_string(dir.path().join("pid"));

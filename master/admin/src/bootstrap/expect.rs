@@ -34,6 +34,8 @@ pub(crate) struct Expected {
     pub(crate) signing_key: SigningKey,
     /// The rule by which the master is verified.
     pub(crate) rule: CheckedRule,
+    /// Its user-data lets pods be privileged.
+    pub(crate) privileged: bool,
     api_names: Vec<String>,
     known: Vec<KnownRelease>,
     issuers: Vec<EkIssuer>,
@@ -52,7 +54,8 @@ impl Expected {
         let issuers = args.ek_issuer.iter().map(|file| issuer(file)).collect::<Result<Vec<_>>>()?;
         let releases = args.release.iter().map(|file| release(file)).collect::<Result<Vec<_>>>()?;
         let known = known(args, &releases, &keys)?;
-        let rule = rule(&cluster, &keys, &issuers)?;
+        let privileged = machine_config.node.privileged;
+        let rule = rule(&cluster, &keys, &issuers, privileged)?;
         let signing_key = SigningKey::from_pkcs8_der(&key.der())
             .map_err(|e| Error::input("the admin's key", e.to_string(), "make one with `pratique admin-key`"))?;
         // The verifier tells Machines apart by uid; this one gets its own from the API later.
@@ -60,7 +63,7 @@ impl Expected {
         reference.metadata.uid = Some("bootstrap".to_owned());
         let inventory = Inventory::new([reference]);
         let api_names = cluster.api_names.iter().map(ToString::to_string).collect();
-        Ok(Self { cluster, machine, releases, signing_key, rule, api_names, known, issuers, inventory })
+        Ok(Self { cluster, machine, releases, signing_key, rule, privileged, api_names, known, issuers, inventory })
     }
 
     /// Name of the master's Machine.
@@ -181,8 +184,13 @@ fn known(args: &BootstrapArgs, releases: &[ImageRelease], keys: &[ReleaseKey]) -
     Ok(known)
 }
 
+/// What a rule says of machines whose pods may be privileged, so that it takes this one.
+pub(super) fn allowed(privileged: bool) -> String {
+    if privileged { "allow".to_owned() } else { String::new() }
+}
+
 /// The master is held to what the cluster's own rule for machines asks, and to its EK, image and user-data in any case.
-fn rule(cluster: &ClusterConfig, keys: &[ReleaseKey], issuers: &[EkIssuer]) -> Result<CheckedRule> {
+fn rule(cluster: &ClusterConfig, keys: &[ReleaseKey], issuers: &[EkIssuer], privileged: bool) -> Result<CheckedRule> {
     let own = cluster.policy.rules.iter().find(|rule| {
         rule.policy.decides() == Decides::Verifier && rule.signers.iter().any(|s| s == NODE_CLIENT_SIGNER)
     });
@@ -201,7 +209,12 @@ fn rule(cluster: &ClusterConfig, keys: &[ReleaseKey], issuers: &[EkIssuer]) -> R
             max_concurrent: 0,
         },
         events: own.map_or(EventRule::default(), |rule| rule.events.clone()),
-        config: ConfigRule { measured: true, digests: "inventory".to_owned() },
+        config: ConfigRule {
+            measured: true,
+            digests: "inventory".to_owned(),
+            // Without a rule of the cluster's own the user-data at hand decides, whose digest is held to.
+            privileged_pods: own.map_or_else(|| allowed(privileged), |rule| rule.config.privileged_pods.clone()),
+        },
         certificate: CertificateRule { roles: vec!["master".to_owned()], ..CertificateRule::default() },
         ..Rule::default()
     };

@@ -84,7 +84,11 @@ fn default_policy(expected: &Expected) -> CertificatePolicySpec {
         policy: PolicyName::CloudVerify,
         ek: EkRule { issuers: Vec::new(), hashes: "inventory".to_owned(), require: "all".to_owned() },
         images: ImageRule { release_keys: keys, min_svn: 0, max_concurrent: 0 },
-        config: ConfigRule { measured: true, digests: "inventory".to_owned() },
+        config: ConfigRule {
+            measured: true,
+            digests: "inventory".to_owned(),
+            privileged_pods: super::expect::allowed(expected.privileged),
+        },
         certificate: CertificateRule {
             sans: "inventory".to_owned(),
             roles: vec!["worker".to_owned(), "master".to_owned()],

@@ -4,12 +4,12 @@
 use super::{Admitted, Operation, Plugin, Request};
 use crate::authorize::{self, Resource};
 use crate::error::ApiError;
-use crate::hooks::BoxFuture;
 use crate::object::meta_text;
 use crate::registry::Subresource;
 use crate::validate::{Fields, get, items, object, text};
 use base64::Engine;
 use config_kube::identity::MASTERS_GROUP;
+use master_client::BoxFuture;
 use serde_json::Value;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::prelude::FromDer;

@@ -2,9 +2,9 @@
 
 use super::{Admitted, Operation, Plugin, Request, read};
 use crate::error::ApiError;
-use crate::hooks::BoxFuture;
 use crate::object::meta_text;
 use crate::validate::{Fields, get, object, text};
+use master_client::BoxFuture;
 use master_kinds::quantity::Quantity;
 use serde_json::Value;
 

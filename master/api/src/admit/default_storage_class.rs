@@ -2,9 +2,9 @@
 
 use super::{Admitted, Operation, Plugin, Request, stored};
 use crate::error::ApiError;
-use crate::hooks::BoxFuture;
 use crate::object::{meta_text, metadata};
 use crate::validate::{Fields, get, object, text};
+use master_client::BoxFuture;
 use serde_json::Value;
 
 const DEFAULT: [&str; 2] =

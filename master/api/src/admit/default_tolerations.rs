@@ -2,8 +2,8 @@
 
 use super::{Admitted, Operation, Plugin, Request};
 use crate::error::ApiError;
-use crate::hooks::BoxFuture;
 use crate::validate::{Fields, text};
+use master_client::BoxFuture;
 use serde_json::{Value, json};
 
 /// Upstream's default, for both taints.

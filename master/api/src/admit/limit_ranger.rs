@@ -2,9 +2,9 @@
 
 use super::{Admitted, Operation, Plugin, Request, name_of, stored};
 use crate::error::ApiError;
-use crate::hooks::BoxFuture;
 use crate::object::{meta_text, metadata, metadata_mut};
 use crate::validate::{Fields, items, object, object_mut, text};
+use master_client::BoxFuture;
 use master_kinds::quantity::{Quantities, Quantity};
 use master_kinds::{podspec, quota};
 use serde_json::Value;

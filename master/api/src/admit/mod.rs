@@ -31,12 +31,12 @@ pub(crate) use chain::Chain;
 
 use crate::authorize::escalation;
 use crate::error::ApiError;
-use crate::hooks::BoxFuture;
 use crate::object::meta_text;
 use crate::registry::Subresource;
 use crate::validate::Fields;
 use crate::verbs::{Call, store_error};
 use config_kube::identity::GROUP;
+use master_client::BoxFuture;
 use master_store::{Action, Entry, Expect, ListQuery, Op};
 use std::fmt;
 use tokio::sync::OwnedMutexGuard;

@@ -2,9 +2,9 @@
 
 use super::{Admitted, Operation, Plugin, Request};
 use crate::error::{ApiError, Cause, Reason};
-use crate::hooks::BoxFuture;
 use crate::object::meta_text;
 use crate::validate::Fields;
+use master_client::BoxFuture;
 
 /// Namespaces that may not be deleted.
 const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];

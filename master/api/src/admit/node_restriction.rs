@@ -3,12 +3,12 @@
 use super::certificates::Subject;
 use super::{Admitted, Operation, Plugin, Request};
 use crate::error::ApiError;
-use crate::hooks::BoxFuture;
 use crate::object::{meta_text, metadata};
 use crate::registry::Subresource;
 use crate::validate::{Fields, get, items, object, object_mut, text};
 use crate::verbs::Call;
 use config_kube::identity;
+use master_client::BoxFuture;
 use serde_json::Value;
 
 /// The plugin.

@@ -4,10 +4,10 @@
 use super::{Admitted, Operation, Plugin, Request};
 use crate::authorize::{self, Resource};
 use crate::error::ApiError;
-use crate::hooks::BoxFuture;
 use crate::object::{meta_text, metadata, metadata_mut};
 use crate::path::Verb;
 use crate::validate::{Fields, items, text};
+use master_client::BoxFuture;
 use serde_json::Value;
 
 /// The plugin.

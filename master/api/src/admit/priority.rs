@@ -2,9 +2,9 @@
 
 use super::{Admitted, Operation, Plugin, Request, name_of, read, stored};
 use crate::error::ApiError;
-use crate::hooks::BoxFuture;
 use crate::object::meta_text;
 use crate::validate::{Fields, get, object, text};
+use master_client::BoxFuture;
 use serde_json::Value;
 
 /// The plugin.

@@ -2,8 +2,8 @@
 
 use super::{Admitted, Operation, Plugin, Request, name_of, read};
 use crate::error::ApiError;
-use crate::hooks::BoxFuture;
 use crate::validate::{Fields, get, items, object, object_mut, text};
+use master_client::BoxFuture;
 use serde_json::{Value, json};
 
 /// The plugin.

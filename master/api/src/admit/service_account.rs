@@ -2,9 +2,9 @@
 
 use super::{Admitted, Operation, Plugin, Request, name_of, read};
 use crate::error::ApiError;
-use crate::hooks::BoxFuture;
 use crate::object::{meta_text, metadata};
 use crate::validate::{Fields, get, items, object, text};
+use master_client::BoxFuture;
 use master_kinds::podspec;
 use serde_json::{Value, json};
 use std::time::Duration;

@@ -2,9 +2,9 @@
 
 use super::{Admitted, Operation, Plugin, Request};
 use crate::error::ApiError;
-use crate::hooks::BoxFuture;
 use crate::object::metadata_mut;
 use crate::validate::Fields;
+use master_client::BoxFuture;
 use serde_json::json;
 
 /// The plugin.

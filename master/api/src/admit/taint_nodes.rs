@@ -2,8 +2,8 @@
 
 use super::{Admitted, Operation, Plugin, Request};
 use crate::error::ApiError;
-use crate::hooks::BoxFuture;
 use crate::validate::{Fields, object_mut};
+use master_client::BoxFuture;
 use serde_json::json;
 
 const NOT_READY: &str = "node.kubernetes.io/not-ready";

@@ -1,12 +1,12 @@
 //! What every cluster has: the range of its services' addresses, and the service by which pods find the API.
 
 use super::family;
-use crate::client::Client;
 use crate::error::{ApiError, Reason};
 use crate::server::ApiServer;
 use config_kube::k8s_openapi::api::core::v1::{Endpoints, Service};
 use config_kube::k8s_openapi::api::discovery::v1::EndpointSlice;
 use config_kube::k8s_openapi::api::networking::v1::ServiceCIDR;
+use master_client::Client;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 

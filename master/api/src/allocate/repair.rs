@@ -6,10 +6,8 @@
 //! concerns is as it was seen.
 
 use super::{Owner, addresses, ports};
-use crate::client::Client;
 use crate::error::ApiError;
 use crate::object::meta_text;
-use crate::record::{Happening, Recorder, Severity};
 use crate::registry::Kind;
 use crate::server::ApiServer;
 use crate::validate::Fields;
@@ -18,6 +16,8 @@ use crate::validate::object as inner;
 use crate::verbs::store_error;
 use bytes::Bytes;
 use config_kube::k8s_openapi::api::core::v1::ObjectReference;
+use master_client::Client;
+use master_client::{Happening, Recorder, Severity};
 use master_store::{Action, Entry, Expect, ListQuery, Op, StoreError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -3,11 +3,11 @@
 use super::bad;
 use crate::error::ApiError;
 use crate::server::ApiServer;
-use crate::user::UserInfo;
 use crate::verbs::store_error;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
+use master_client::UserInfo;
 use ring::digest::{SHA256, digest};
 use serde_json::Value;
 

@@ -1,6 +1,6 @@
 //! The static token list: upstream's CSV of `token,user,uid,"group1,group2"`.
 
-use crate::user::UserInfo;
+use master_client::UserInfo;
 use ring::digest::{SHA256, digest};
 use std::collections::HashMap;
 use std::fmt;

@@ -2,11 +2,11 @@
 
 use crate::authorize::{Question, Request, Resource, require};
 use crate::error::{ApiError, Reason};
-use crate::hooks::BoxFuture;
 use crate::server::ApiServer;
-use crate::user::UserInfo;
 use config_kube::identity;
 use http::HeaderMap;
+use master_client::BoxFuture;
+use master_client::UserInfo;
 use std::collections::BTreeMap;
 
 const PREFIX: &str = "impersonate-";

@@ -7,20 +7,21 @@
 mod accounts;
 mod bearer;
 mod bootstrap;
+pub(crate) mod certificate;
 mod claims;
 mod fixed;
 pub(crate) mod impersonate;
 mod issuer;
 
 use crate::error::{ApiError, Reason};
-use crate::hooks::BoxFuture;
 use crate::peer::Peer;
 use crate::server::ApiServer;
-use crate::user::UserInfo;
 pub(crate) use claims::{Claims, Private, Reference};
 pub use fixed::{TokenFileError, TokenList};
 use http::HeaderMap;
 pub use issuer::{TokenIssuer, TokenKeyError};
+use master_client::BoxFuture;
+use master_client::UserInfo;
 
 /// The key under which a caller's extra facts say by which credential he was known.
 pub(crate) const CREDENTIAL: &str = "authentication.kubernetes.io/credential-id";

@@ -78,7 +78,7 @@ async fn role(call: &Call, new: &Fields, old: Option<&Fields>) -> Result<(), Api
 
 /// Refuses rules that the caller does not have in the place that he writes to.
 async fn covered(call: &Call, wanted: &[Rule], name: &str) -> Result<(), ApiError> {
-    let who = call.user.who();
+    let who = crate::authorize::who(&call.user);
     let found = with_roles(&call.api, |roles| {
         let own = roles.grants(&who, &call.target.namespace);
         escalation(&who, &own.rules, &own.missing, wanted)

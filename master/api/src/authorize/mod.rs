@@ -13,15 +13,15 @@ mod references;
 mod roles;
 
 use crate::error::{ApiError, Reason};
-use crate::hooks::BoxFuture;
 use crate::path::{Target, Verb};
 use crate::selector::Selector;
 use crate::server::ApiServer;
-use crate::user::UserInfo;
 use crate::verbs::store_error;
 use config_kube::identity;
 use feed::Kept;
 use graph::Graph;
+use master_client::BoxFuture;
+use master_client::UserInfo;
 pub(crate) use master_rbac::{Request, Resource};
 use master_rbac::{Snapshot, Verdict, Who};
 
@@ -60,10 +60,9 @@ pub(crate) struct Question<'a> {
     pub(crate) of_node: Option<&'a str>,
 }
 
-impl UserInfo {
-    pub(crate) fn who(&self) -> Who<'_> {
-        Who { name: &self.name, groups: &self.groups }
-    }
+/// A caller as roles see it.
+pub(crate) fn who(user: &UserInfo) -> Who<'_> {
+    Who { name: &user.name, groups: &user.groups }
 }
 
 impl Authorizer {
@@ -118,7 +117,7 @@ async fn by_modes(api: &ApiServer, question: &Question<'_>) -> Result<Decision, 
 }
 
 async fn by_roles(api: &ApiServer, question: &Question<'_>) -> Result<Decision, ApiError> {
-    let verdict = with_roles(api, |roles| roles.decide(&question.user.who(), &question.request)).await?;
+    let verdict = with_roles(api, |roles| roles.decide(&who(question.user), &question.request)).await?;
     Ok(match verdict {
         Verdict::Allowed(why) => Decision::Allow(why),
         Verdict::NoOpinion(why) => Decision::NoOpinion(why),

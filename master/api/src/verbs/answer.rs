@@ -4,10 +4,10 @@ use super::Call;
 use crate::accept::{Accept, Form};
 use crate::error::{ApiError, Reason};
 use crate::object::{self, Extent};
-use crate::server::Body;
 use crate::table::{self, Include, Style};
 use crate::validate::Fields;
 use http::{HeaderValue, Response, StatusCode, header};
+use master_client::Body;
 use master_store::Entry;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -85,7 +85,7 @@ pub(crate) fn value_answer(
 
 /// An answer with JSON bytes.
 pub(crate) fn json_bytes(status: StatusCode, bytes: impl Into<bytes::Bytes>) -> Response<Body> {
-    let mut response = Response::new(crate::server::body(bytes));
+    let mut response = Response::new(master_client::body(bytes));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));

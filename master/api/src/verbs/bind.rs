@@ -4,9 +4,9 @@ use super::answer::success;
 use super::{Call, no_resource};
 use crate::error::{ApiError, Reason};
 use crate::object::{self, metadata, metadata_mut};
-use crate::server::Body;
 use crate::validate::{Fields, items, object_mut, text};
 use http::{Response, StatusCode};
+use master_client::Body;
 use master_store::{Op, StoreError};
 use serde_json::{Value, json};
 

@@ -5,11 +5,11 @@ use crate::decode::{self, Decoded};
 use crate::error::{ApiError, Reason};
 use crate::protobuf;
 use crate::schema::Checked;
-use crate::server::Body;
 use crate::validate::Fields;
 use bytes::{Bytes, BytesMut};
 use http::header;
 use http_body_util::BodyExt;
+use master_client::Body;
 use serde_json::Value;
 use std::time::Duration;
 

@@ -5,10 +5,10 @@ use super::answer::value_answer;
 use crate::accept::Form;
 use crate::error::{ApiError, Reason};
 use crate::path::{Verb, not_allowed};
-use crate::server::Body;
 use crate::table::{self, Include, Style};
 use crate::validate::Fields;
 use http::{Response, StatusCode};
+use master_client::Body;
 use serde_json::{Value, json};
 
 /// Answers for one part or for all.

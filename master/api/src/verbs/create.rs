@@ -5,9 +5,9 @@ use super::{Call, store_error};
 use crate::admit;
 use crate::error::{ApiError, Reason};
 use crate::object::{self, meta_text, metadata, metadata_mut};
-use crate::server::Body;
 use crate::validate::{Faults, Fields, meta};
 use http::{HeaderValue, Response, StatusCode};
+use master_client::Body;
 use master_store::{Entry, Op, StoreError};
 
 /// Tries against others who write what admission read (a namespace, a quota), or a generated name that is taken.

@@ -8,9 +8,9 @@ use crate::admit;
 use crate::error::{ApiError, Cause, Reason};
 use crate::object::{self, meta_text, metadata};
 use crate::selector::{Selector, label_text};
-use crate::server::Body;
 use crate::validate::{Fields, get, items, object as inner, object_mut, text};
 use http::{Response, StatusCode};
+use master_client::Body;
 use master_store::{Entry, ListQuery, Op, StoreError};
 use serde_json::{Map, Value, json};
 

@@ -4,11 +4,11 @@ use super::{Call, no_resource, store_error};
 use crate::error::{ApiError, Reason};
 use crate::hooks::NodeTarget;
 use crate::object;
-use crate::server::Body;
 use crate::validate::{get, items, object as inner};
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
+use master_client::Body;
 use serde_json::Value;
 use std::time::Duration;
 

@@ -4,11 +4,11 @@ use super::{Call, gateway};
 use crate::error::{ApiError, Reason};
 use crate::hooks::NodeTarget;
 use crate::object;
-use crate::server::{Body, body};
 use crate::validate::{Fields, items, object as inner, text};
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::BodyExt;
+use master_client::{Body, body};
 
 /// Parameters that the kubelet understands, as upstream names them on both sides.
 const PARAMETERS: &[&str] =

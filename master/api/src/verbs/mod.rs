@@ -31,9 +31,10 @@ use crate::metrics::About;
 use crate::path::{Query, Target, Verb, not_allowed};
 use crate::peer::Peer;
 use crate::registry::{Kind, Review, Subresource};
-use crate::server::{ApiServer, Body};
-use crate::user::UserInfo;
+use crate::server::ApiServer;
 use http::{HeaderMap, Method, Response, Uri};
+use master_client::Body;
+use master_client::UserInfo;
 use master_store::{Entry, StoreError};
 use std::sync::Arc;
 

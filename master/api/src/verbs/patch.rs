@@ -12,10 +12,10 @@ use crate::object::{self, meta_text};
 use crate::patch::Patch;
 use crate::registry::Subresource;
 use crate::schema::Wrong;
-use crate::server::Body;
 use crate::validate::{At, Faults, Fields};
 use bytes::Bytes;
 use http::Response;
+use master_client::Body;
 use serde_json::Value;
 
 /// Server-side apply.

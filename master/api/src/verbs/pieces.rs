@@ -3,10 +3,10 @@
 //! A list of megabytes made in one go costs more in fresh memory than in copying, and is held once for each client.
 //! The size is known beforehand, so that the answer has a length and may be compressed like any other.
 
-use crate::server::{Body, BodyError};
 use bytes::{BufMut, Bytes, BytesMut};
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
+use master_client::{Body, BodyError};
 use std::fmt::Write as _;
 use std::pin::Pin;
 use std::task::{Context, Poll};

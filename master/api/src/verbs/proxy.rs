@@ -3,9 +3,9 @@
 use super::{Call, gateway, no_resource, store_error};
 use crate::error::{ApiError, Reason};
 use crate::registry::Subresource;
-use crate::server::{Body, body};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use http_body_util::BodyExt;
+use master_client::{Body, body};
 
 /// Headers that end at each connection (RFC 9110, 7.6.1), and those by which the caller proved itself here.
 const OWN: [HeaderName; 10] = [

@@ -8,9 +8,9 @@ use crate::accept::Form;
 use crate::error::{ApiError, Reason};
 use crate::object::{self, Extent};
 use crate::selector::Selector;
-use crate::server::Body;
 use crate::table::{self, Include, Style};
 use http::{Response, StatusCode};
+use master_client::Body;
 use master_store::{Entry, Revision, StoreError};
 use serde_json::{Value, json};
 

@@ -5,13 +5,13 @@ use crate::accept::Form;
 use crate::authenticate;
 use crate::authorize::{Decision, Question, Request, Resource, decide, with_roles};
 use crate::error::{ApiError, Reason};
-use crate::hooks::BoxFuture;
 use crate::path::{Verb, not_allowed};
 use crate::registry::Review;
-use crate::server::Body;
-use crate::user::UserInfo;
 use crate::validate::{At, Faults, Fields, get, items, object, text};
 use http::{Response, StatusCode};
+use master_client::Body;
+use master_client::BoxFuture;
+use master_client::UserInfo;
 use serde_json::{Map, Value, json};
 
 /// Answers a review.
@@ -196,7 +196,7 @@ async fn rules(call: &Call, spec: &Fields) -> Result<Value, ApiError> {
     if namespace.is_empty() {
         return Err(ApiError::new(Reason::BadRequest, "no namespace on request"));
     }
-    let who = call.user.who();
+    let who = crate::authorize::who(&call.user);
     let grants = with_roles(&call.api, |roles| roles.grants(&who, namespace)).await?;
     let mut resource_rules = Vec::new();
     let mut path_rules = Vec::new();

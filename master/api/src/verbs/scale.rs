@@ -9,12 +9,12 @@ use crate::object::{self, meta_text, metadata};
 use crate::patch::Patch;
 use crate::path::Verb;
 use crate::registry::{Scale, Subresource};
-use crate::server::Body;
 use crate::table::{self, Include};
 use crate::validate::{At, Faults, Fields, get};
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body_util::BodyExt;
+use master_client::Body;
 use master_merge::scale::SCALE;
 use serde_json::{Map, Value, json};
 

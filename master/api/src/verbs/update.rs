@@ -7,9 +7,9 @@ use crate::admit;
 use crate::error::{ApiError, Reason};
 use crate::object::{self, meta_text, metadata, metadata_mut};
 use crate::registry::Subresource;
-use crate::server::Body;
 use crate::validate::{Faults, Fields, get, items, meta, object as inner, text};
 use http::{Response, StatusCode};
+use master_client::Body;
 use master_store::{Entry, Op, StoreError};
 use serde_json::Value;
 

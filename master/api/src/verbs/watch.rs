@@ -11,13 +11,13 @@ use super::{Call, store_error};
 use crate::error::{ApiError, Reason};
 use crate::metrics::LongRunning;
 use crate::selector::Selector;
-use crate::server::{Body, BodyError};
 use crate::validate::{At, Faults};
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::stream;
 use http::{HeaderValue, Response, header};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
+use master_client::{Body, BodyError};
 use master_store::{Batch, Entry, Event, ListQuery, Revision, StoreError, WatchStream};
 use serde_json::{Map, Value, json};
 use std::collections::VecDeque;
@@ -186,7 +186,7 @@ fn too_old(error: &StoreError) -> ApiError {
 
 /// A watch that says only why it can't be.
 fn answer_error(error: &ApiError) -> Response<Body> {
-    answer(crate::server::body(error_line(error)))
+    answer(master_client::body(error_line(error)))
 }
 
 /// The next frame of the body: what is ready, small things together.

@@ -3,7 +3,8 @@
 
 use crate::common::Local;
 use http::{Method, StatusCode};
-use master_api::{Options, Range, Ranges, UserInfo};
+use master_api::{Options, Range, Ranges};
+use master_client::UserInfo;
 use master_store::{
     BoxFuture, Committed, EmbeddedStore, Fetched, ListQuery, Listing, Op, Revision, Store, StoreError, WatchStream,
 };
@@ -272,7 +273,7 @@ async fn take(api: &master_api::ApiServer, step: &Step) {
     let kind = if method == Method::PATCH { "application/merge-patch+json" } else { "application/json" };
     let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
     let request = http::Request::builder().method(method).uri(path).header("content-type", kind);
-    let request = request.body(master_api::body(body)).unwrap();
+    let request = request.body(master_client::body(body)).unwrap();
     // Any answer will do: what is refused must leave no trace either.
     drop(api.handle_as(request, UserInfo::admin("admin"), master_api::Peer::default()).await);
 }

@@ -4,7 +4,7 @@
 use crate::common::Local;
 use crate::common::kubectl::Cluster;
 use http::{Method, StatusCode};
-use master_api::UserInfo;
+use master_client::UserInfo;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 

@@ -4,7 +4,7 @@
 use crate::common::Local;
 use config_kube::identity;
 use http::{Method, StatusCode};
-use master_api::UserInfo;
+use master_client::UserInfo;
 use serde_json::{Value, json};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";

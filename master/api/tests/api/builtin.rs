@@ -3,7 +3,8 @@
 
 use crate::common::Local;
 use http::{Method, StatusCode};
-use master_api::{ApiServer, Options, UserInfo};
+use master_api::{ApiServer, Options};
+use master_client::UserInfo;
 use master_store::{EmbeddedStore, Op, Store};
 use serde_json::{Value, json};
 use std::sync::Arc;

@@ -6,7 +6,8 @@ use bytes::Bytes;
 use http::{Method, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
-use master_api::{BoxFuture, Mode, NodeTarget, Options, ServeOptions};
+use master_api::{Mode, NodeTarget, Options, ServeOptions};
+use master_client::BoxFuture;
 use serde_json::json;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -79,12 +80,12 @@ impl master_api::Extensions for Exporters {
 
     fn handle(
         &self,
-        _: http::Request<master_api::Body>,
+        _: http::Request<master_client::Body>,
         peer: master_api::Peer,
-        _: master_api::UserInfo,
-    ) -> BoxFuture<'static, http::Response<master_api::Body>> {
+        _: master_client::UserInfo,
+    ) -> BoxFuture<'static, http::Response<master_client::Body>> {
         self.0.lock().unwrap().push(peer.exporter);
-        Box::pin(async { http::Response::new(master_api::body("")) })
+        Box::pin(async { http::Response::new(master_client::body("")) })
     }
 }
 

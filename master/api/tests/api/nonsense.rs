@@ -122,7 +122,7 @@ proptest! {
             prop_assert!(status.as_u16() < 500, "{path} {object}: {made}");
             if let Some(name) = made.pointer("/metadata/name").and_then(Value::as_str).filter(|_| status.is_success()) {
                 for kind in ["application/merge-patch+json", "application/strategic-merge-patch+json", "application/json-patch+json"] {
-                    let admin = master_api::UserInfo::admin("a");
+                    let admin = master_client::UserInfo::admin("a");
                     let headers = [("content-type", kind)];
                     let at = format!("{path}/{name}");
                     let (status, _, answer) = server.send(&admin, Method::PATCH, &at, &headers, patch.to_string()).await;

@@ -3,7 +3,7 @@
 
 use crate::common::{Kubelet, Local};
 use http::{Method, StatusCode};
-use master_api::UserInfo;
+use master_client::UserInfo;
 use serde_json::{Value, json};
 use std::sync::Arc;
 

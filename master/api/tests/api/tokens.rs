@@ -48,7 +48,8 @@ async fn made(server: &Local, path: &str, object: Value) -> Value {
 async fn ask(server: &Local, token: &str, method: Method, path: &str, body: &Value) -> (StatusCode, Value) {
     let request = Request::builder().method(method).uri(path).header("content-type", "application/json");
     let request = request.header("authorization", format!("Bearer {token}"));
-    let response = server.api.handle(request.body(master_api::body(body.to_string())).unwrap(), Peer::default()).await;
+    let response =
+        server.api.handle(request.body(master_client::body(body.to_string())).unwrap(), Peer::default()).await;
     let status = response.status();
     let bytes = response.into_body().collect().await.unwrap().to_bytes();
     (status, serde_json::from_slice(&bytes).unwrap_or_default())

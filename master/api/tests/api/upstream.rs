@@ -3,7 +3,7 @@
 
 use crate::common::Local;
 use http::{Method, StatusCode};
-use master_api::UserInfo;
+use master_client::UserInfo;
 use serde_json::{Value, json};
 
 const DEFAULT: &str = "/api/v1/namespaces/default";

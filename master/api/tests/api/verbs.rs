@@ -4,7 +4,8 @@
 use crate::common::Local;
 use config_kube::k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use http::{Method, StatusCode};
-use master_api::{DeleteParams, ListParams, Options, Patch, Reason, UserInfo};
+use master_api::Options;
+use master_client::{DeleteParams, ListParams, Patch, Reason, UserInfo};
 use serde_json::{Value, json};
 use std::sync::Arc;
 

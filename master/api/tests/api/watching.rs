@@ -5,14 +5,15 @@ use crate::common::Local;
 use config_kube::k8s_openapi::api::core::v1::ConfigMap;
 use http::Method;
 use http_body_util::BodyExt;
-use master_api::{BoxFuture, Client, DenyList, ListParams, Options, Peer, UserInfo, WatchEvent, Watcher};
+use master_api::{DenyList, Options, Peer};
+use master_client::{BoxFuture, Client, ListParams, UserInfo, WatchEvent, Watcher};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 async fn next(watcher: &mut Watcher<ConfigMap>) -> (&'static str, String) {
     let event = tokio::time::timeout(PATIENCE, watcher.next()).await.expect("an event comes").unwrap().unwrap();
@@ -183,14 +184,16 @@ impl master_api::Extensions for Echo {
 
     fn handle(
         &self,
-        request: http::Request<master_api::Body>,
+        request: http::Request<master_client::Body>,
         _: Peer,
         user: UserInfo,
-    ) -> BoxFuture<'static, http::Response<master_api::Body>> {
+    ) -> BoxFuture<'static, http::Response<master_client::Body>> {
         Box::pin(async move {
             match request.into_body().collect().await {
-                Ok(body) => http::Response::new(master_api::body(format!("{} {}", user.name, body.to_bytes().len()))),
-                Err(_too_large) => http::Response::new(master_api::body("too large")),
+                Ok(body) => {
+                    http::Response::new(master_client::body(format!("{} {}", user.name, body.to_bytes().len())))
+                }
+                Err(_too_large) => http::Response::new(master_client::body("too large")),
             }
         })
     }

@@ -4,7 +4,7 @@
 //! name and references. What is to be done follows from that alone ([`Graph::deeds`]): the same question gets the same
 //! answer until the world has changed.
 
-use master_api::{Meta, OwnerRef};
+use master_client::{Meta, OwnerRef};
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::{Hash, Hasher};

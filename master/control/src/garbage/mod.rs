@@ -11,7 +11,7 @@ use crate::driver::{Controller, Now, Plan, Right};
 use crate::observe::{Kind, Observed};
 use crate::write::Write;
 use config_kube::k8s_openapi::api::core::v1::ObjectReference;
-use master_api::{
+use master_client::{
     ApiError, Client, DeleteParams, Happening, Meta, OwnerRef, Patch, Reason, Recorder, Resource, Severity,
 };
 use serde_json::{Map, Value, json};

@@ -28,6 +28,7 @@ fn machine() -> Kind {
                 column("Reason", |fields, _| none_is_empty(at(fields, "status", "/reason")).into()),
                 column("Last Proof", |fields, now| last_proof(fields, now).into()),
                 AGE,
+                wide("Privileged", |fields, _| none_is_empty(at(fields, "status", "/privilegedPods")).into()),
                 wide("Config", |fields, _| at(fields, "status", "/config/digest").into()),
                 wide("Certificate", |fields, _| at(fields, "status", "/certificate/serial").into()),
                 wide("Expires", |fields, _| at(fields, "status", "/certificate/notAfter").into()),

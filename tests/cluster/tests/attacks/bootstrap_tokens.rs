@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 use tests_harness::tools::Tools;
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(180);
 const SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 
 /// kubectl as somebody, without anything from this host's own configuration.

@@ -14,7 +14,7 @@ use tests_harness::process::Owned;
 use tests_harness::wait::eventually;
 use tokio::sync::mpsc::unbounded_channel;
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(180);
 
 /// The endpoint as a process, on a port that stays over restarts.
 struct Endpoint {
@@ -40,7 +40,7 @@ fn bin() -> PathBuf {
 }
 
 fn free_port() -> u16 {
-    std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
+    tests_harness::port::free().unwrap()
 }
 
 /// What `pratique discovery create` prints, as the user-data of a machine.

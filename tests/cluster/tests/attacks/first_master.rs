@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 use tests_harness::process::Owned;
 
 /// Time for the master to come up.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(180);
 
 /// A machine with its files, and the master process on it.
 pub(crate) struct FirstMaster {
@@ -103,7 +103,7 @@ impl FirstMaster {
         machine.serving_request.names = vec!["master-1".to_owned(), "192.168.77.10".to_owned()];
         machine.boot(&image, "nocloud", user_data.as_bytes());
         attestor(&at("attestor.sock"), machine.clone());
-        let port = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+        let port = tests_harness::port::free().unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         let process = Self::spawn(&bin, dir.path(), address);
         Self { dir, bin, machine, address, process }

@@ -19,7 +19,7 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 use tests_harness::process::Owned;
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(180);
 
 /// Runs `pratique issue`.
 fn issue(lab: &Lab, name: &str, out: &Path, more: &[&str]) -> Output {

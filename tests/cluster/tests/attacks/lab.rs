@@ -25,7 +25,7 @@ pub(crate) const CONFIG: &[u8] = b"version = 1\n";
 /// Extended key usage of EK certificates.
 pub(crate) const EK_USAGE: &[u64] = &[2, 23, 133, 8, 1];
 /// Time for what the master does in the background.
-pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const LIMIT: Duration = Duration::from_secs(180);
 
 /// A hello with the requests that its evidence must carry.
 pub(crate) type Greeting = (Hello, Vec<u8>, Vec<u8>);
@@ -53,6 +53,12 @@ impl Lab {
         Self::start_with("", "30m").await
     }
 
+    /// A master with the strictest rule that holds so many half-open exchanges and no more.
+    pub(crate) async fn start_with_exchanges(most: usize) -> Self {
+        let api = format!("[cluster.api]\nlimits = {{ exchanges = {most} }}\n\n");
+        Self::start_of(&api, "", "30m", |_| {}).await
+    }
+
     /// The same, with further EK issuers (PEM) and another life of certificates.
     pub(crate) async fn start_with(issuers: &str, ttl: &str) -> Self {
         Self::start_on(issuers, ttl, |_| {}).await
@@ -60,9 +66,13 @@ impl Lab {
 
     /// The same on a data folder that something prepared.
     pub(crate) async fn start_on(issuers: &str, ttl: &str, prepare: impl FnOnce(&Path)) -> Self {
+        Self::start_of("", issuers, ttl, prepare).await
+    }
+
+    async fn start_of(api: &str, issuers: &str, ttl: &str, prepare: impl FnOnce(&Path)) -> Self {
         let seed = SoftMachine::new("keys of the lab", EkKind::P256);
         let (release_signer, maker) = (seed.ak, seed.nk);
-        let site = Site::start_on(&document(&release_signer, &maker, issuers, ttl), prepare).await;
+        let site = Site::start_on(&document(&release_signer, &maker, api, issuers, ttl), prepare).await;
         let image = SoftImage::new("worker-7", "worker", 7);
         let lab = Self { site, image, maker, release_signer, next: AtomicU16::new(1) };
         lab.release(&lab.image, true).await;
@@ -300,7 +310,7 @@ pub(crate) fn chain(pem: &str) -> Vec<Vec<u8>> {
     CertificateDer::pem_slice_iter(pem.as_bytes()).map(|der| der.unwrap().to_vec()).collect()
 }
 
-fn document(release_signer: &SigningKey, maker: &SigningKey, issuers: &str, ttl: &str) -> String {
+fn document(release_signer: &SigningKey, maker: &SigningKey, api: &str, issuers: &str, ttl: &str) -> String {
     let release = release_signer.verifying_key().to_public_key_pem(LineEnding::LF).unwrap();
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
@@ -310,7 +320,7 @@ fn document(release_signer: &SigningKey, maker: &SigningKey, issuers: &str, ttl:
     let key = KeyPair::try_from(maker.to_pkcs8_der().unwrap().as_bytes()).unwrap();
     let issuer = params.self_signed(&key).unwrap().pem();
     format!(
-        "version = 1\nkind = \"cluster\"\n\n[cluster]\nname = \"lab\"\napi_names = [\"192.168.77.10\"]\n\n\
+        "version = 1\nkind = \"cluster\"\n\n[cluster]\nname = \"lab\"\napi_names = [\"192.168.77.10\"]\n\n{api}\
          [[cluster.release_key]]\nname = \"rel-2026\"\npublic_key = '''\n{release}'''\n\n\
          [[cluster.ek_issuer]]\nname = \"lab-ca\"\ncertificates = '''\n{issuer}{issuers}'''\n\n\
          [[rule]]\nname = \"workers\"\nsigners = [\"pratique.dev/node-client\", \"pratique.dev/node-serving\"]\n\

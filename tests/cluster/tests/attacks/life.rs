@@ -252,7 +252,7 @@ pub(crate) async fn a_suspect_stays_tainted(lab: &Lab) {
     let until = async |wanted: bool| {
         let start = Instant::now();
         while suspected().await != wanted {
-            assert!(start.elapsed() < Duration::from_secs(20), "the taint does not become {wanted}");
+            assert!(start.elapsed() < LIMIT, "the taint does not become {wanted}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };

@@ -22,6 +22,7 @@ mod keys;
 mod lab;
 mod life;
 mod marks;
+mod privileged;
 mod queue;
 mod real_attacks;
 mod real_keys;
@@ -184,6 +185,7 @@ fn lonely(runtime: &Arc<Runtime>) -> Vec<Trial> {
         alone(runtime, "coverage::every_code_has_an_attack", coverage::every_code_has_an_attack),
         alone(runtime, "sessions::a_full_table", sessions::a_full_table_keeps_what_it_holds),
         alone(runtime, "rules::a_rule_with_a_fault", rules::a_rule_with_a_fault_decides_nothing),
+        alone(runtime, "privileged::taken_by_a_rule_that_says_so", privileged::taken_by_a_rule_that_says_so_and_shown),
         alone(runtime, "crowd::a_rack_joins_under_a_flood", crowd::a_rack_joins_under_a_flood),
         alone(runtime, "first_master::the_first_master_is_its_admins", first_master::the_first_master_is_its_admins),
         alone(runtime, "discovery::published_and_found", discovery::published_found_and_never_taken_back),

@@ -26,7 +26,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Time for a Machine to become known.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(180);
 
 /// What a node of this name asks for by its two keys.
 pub(crate) fn requests(key: &impl rcgen::SigningKey, node: &str) -> (Vec<u8>, Vec<u8>) {

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 /// Time for an exchange with a software TPM on a busy machine, or for a renewal at a third of 30 seconds.
-const LIMIT: Duration = Duration::from_secs(90);
+const LIMIT: Duration = Duration::from_secs(270);
 
 /// Measures an image and a configuration as firmware, stub and init would, and writes the logs that they leave.
 pub(crate) fn boot(tpm: &Tpm, image: &SoftImage, dir: &Path) -> Logs {

@@ -1,6 +1,6 @@
 //! A rule with a fault, which no write brings in: it lies in the store since a version that took it.
 
-use crate::lab::Lab;
+use crate::lab::{LIMIT, Lab};
 use config_attest::Code;
 use config_kube::{CertificatePolicy, MachineState};
 use master_store::{EmbeddedStore, Op, Store as _};
@@ -35,7 +35,7 @@ pub(crate) async fn a_rule_with_a_fault_decides_nothing() {
         if policy.status.unwrap_or_default().faults.iter().any(|fault| fault.contains("ek.require")) {
             break;
         }
-        assert!(start.elapsed().as_secs() < 20, "the policy does not say its fault:\n{}", lab.site.log());
+        assert!(start.elapsed() < LIMIT, "the policy does not say its fault:\n{}", lab.site.log());
     }
     let mut rules: Value = serde_json::to_value(lab.site.get::<CertificatePolicy>("cluster").await.spec.rules).unwrap();
     rules[0]["ek"]["require"] = json!("all");

@@ -20,7 +20,7 @@ use tests_harness::process::Owned;
 use tests_harness::wait::eventually;
 
 /// Time for the master to come up or go down.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(180);
 
 /// A master.
 pub(crate) struct Site {
@@ -47,7 +47,7 @@ impl Site {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("cluster.toml"), document).unwrap();
         prepare(&dir.path().join("data"));
-        let port = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+        let port = tests_harness::port::free().unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         let process = spawn(&program, dir.path(), address);
         let kubeconfig = dir.path().join("data/admin.kubeconfig");

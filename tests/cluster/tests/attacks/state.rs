@@ -126,6 +126,10 @@ fn logs() -> Vec<Case> {
 
 fn images() -> Vec<Case> {
     vec![
+        Case::proven("pods that may be root of the machine", Code::PrivilegedPods, |_, machine| {
+            machine.claims.privileged_pods = true;
+            nothing()
+        }),
         Case::proven("an unsigned image", Code::ImageUnsigned, |_, machine| {
             machine.boot(&SoftImage::new("worker-unsigned", "worker", 9), "nocloud", CONFIG);
             nothing()

@@ -23,7 +23,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 const MOST: usize = 64 << 20;
 
 /// Longest wait for an answer.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A client certificate chain (DER) and its key (PKCS#8 DER).
 #[derive(Debug, Clone)]

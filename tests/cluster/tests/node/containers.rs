@@ -16,7 +16,7 @@ async fn only(agent: &Containerd, spec: &ContainerSpec) -> Option<Container> {
     all.pop()
 }
 
-async fn run_to_end(agent: &Containerd, spec: &ContainerSpec) -> (i32, String) {
+pub(crate) async fn run_to_end(agent: &Containerd, spec: &ContainerSpec) -> (i32, String) {
     agent.start(spec).await.unwrap();
     let code = eventually("the container's end", || async {
         match only(agent, spec).await?.state {
@@ -198,6 +198,19 @@ async fn an_archive_on_the_machine_needs_no_registry_and_commands_run_inside() {
     following.abort();
 }
 
+/// A container that takes more memory than it may, and how its end is told.
+async fn ends_by_memory(site: &Site, agent: &Containerd) {
+    agent.ensure_image(IMAGE, PullPolicy::IfNotPresent).await.unwrap();
+    let mut spec = site.spec("greedy", "exec busybox tail /dev/zero");
+    spec.resources.memory_limit = Some(16 << 20);
+    agent.start(&spec).await.unwrap();
+    let ended = eventually("the end by memory", || async {
+        only(agent, &spec).await.filter(|seen| matches!(seen.state, ContainerState::Exited { .. }))
+    });
+    let state = ended.await.state;
+    assert!(matches!(state, ContainerState::Exited { code: 137, oom_killed: true, .. }), "{state:?}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn memory_beyond_the_limit_ends_a_container_and_is_told_as_that() {
     let site = Site::new();
@@ -206,13 +219,13 @@ async fn memory_beyond_the_limit_ends_a_container_and_is_told_as_that() {
         let agent = agent.clone();
         async move { agent.run().await }
     });
-    agent.ensure_image(IMAGE, PullPolicy::IfNotPresent).await.unwrap();
-    let mut spec = site.spec("greedy", "exec busybox tail /dev/zero");
-    spec.resources.memory_limit = Some(16 << 20);
-    agent.start(&spec).await.unwrap();
-    let ended = eventually("the end by memory", || async {
-        only(&agent, &spec).await.filter(|seen| matches!(seen.state, ContainerState::Exited { oom_killed: true, .. }))
-    });
-    assert!(matches!(ended.await.state, ContainerState::Exited { code: 137, .. }));
+    ends_by_memory(&site, &agent).await;
     following.abort();
+}
+
+/// An agent that starts anew, or that containerd's events have not reached yet, learns it as well.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_end_by_memory_is_told_where_nobody_listened_for_it() {
+    let site = Site::new();
+    ends_by_memory(&site, &site.agent()).await;
 }

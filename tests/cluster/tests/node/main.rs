@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests may stop at the first surprise")]
 
 mod containers;
+mod floor;
 mod pods;
 mod port;
+mod registry;
 mod site;

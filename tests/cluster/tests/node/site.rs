@@ -1,8 +1,8 @@
 //! A registry, a containerd and a folder for both, on this host.
 
 use agent_runtime::{
-    Capabilities, Confinement, ContainerKey, ContainerSpec, Containerd, Kind, Options, PodRef, Programs, Registries,
-    Registry, Resources, Seccomp, SharedNamespaces,
+    Capabilities, Confinement, ContainerKey, ContainerSpec, Containerd, DOCKER_HUB, Kind, Options, PodRef, Programs,
+    Registries, Registry, Resources, Seccomp, SharedNamespaces,
 };
 use config_machine::programs;
 use std::future::Future;
@@ -14,13 +14,15 @@ use tests_harness::oci;
 use tests_harness::tools::Tools;
 
 pub(crate) const IMAGE: &str = "registry.example/busybox:1";
-pub(crate) const LIMIT: Duration = Duration::from_secs(90);
+pub(crate) const LIMIT: Duration = Duration::from_secs(300);
 
 /// A registry, a containerd and a folder for both.
 pub(crate) struct Site {
     registry: tests_harness::registry::Registry,
     pub(crate) engine: Engine,
     pub(crate) dir: tempfile::TempDir,
+    /// Where its agents have images from, if not from the registry above.
+    pub(crate) registries: Option<Registries>,
 }
 
 impl Site {
@@ -34,25 +36,33 @@ impl Site {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
         let tools = Tools::find(root).unwrap();
         let dir = tempfile::tempdir().unwrap();
-        let port = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+        let port = tests_harness::port::free().unwrap();
         let registry = tests_harness::registry::Registry::start(&tools, &subdir(dir.path(), "registry"), port).unwrap();
         prepare(dir.path(), &dir.path().join("engine/root"));
         let engine = Engine::start(&tools, dir.path()).unwrap();
         let archive = subdir(dir.path(), "archives").join("busybox.tar");
         let busybox = oci::Image::busybox(&oci::find_busybox(Some(&tools)).unwrap()).unwrap();
         busybox.into_archive(&archive, "preloaded.example/busybox:1").unwrap();
-        Self { registry, engine, dir }
+        Self { registry, engine, dir, registries: None }
     }
 
     /// An agent's side of it; several may follow one another.
     pub(crate) fn agent(&self) -> Arc<Containerd> {
+        if let Some(registries) = &self.registries {
+            return self.agent_of(registries.clone());
+        }
         let mirrors = vec![format!("http://127.0.0.1:{}", self.registry.port)];
-        let registry = Registry { host: "registry.example".into(), mirrors, insecure: false };
+        let host = "registry.example".into();
+        self.agent_of(Registries::new(vec![Registry { host, mirrors, ..Registry::default() }], DOCKER_HUB, Vec::new()))
+    }
+
+    /// The same with other registries.
+    pub(crate) fn agent_of(&self, registries: Registries) -> Arc<Containerd> {
         Arc::new(Containerd::new(Options {
             socket: self.engine.socket(),
             state: self.engine.state(),
             fifos: self.dir.path().join("io"),
-            registries: Registries::new(vec![registry], None, ""),
+            registries,
             programs: Some(Programs { shim: programs::SHIM.into(), runc: programs::RUNC.into() }),
             archives: vec![self.dir.path().join("archives")],
         }))
@@ -64,6 +74,7 @@ impl Site {
             log_path: self.dir.path().join("logs").join(&pod.name).join("0.log"),
             key: ContainerKey { pod, container: "main".into(), kind: Kind::Main, attempt: 0 },
             image: IMAGE.into(),
+            image_digest: None,
             command: Some(vec!["/bin/sh".into(), "-c".into(), script.into()]),
             args: None,
             env: vec![("GREETING".into(), "hello".into())],
@@ -75,7 +86,8 @@ impl Site {
             supplemental_groups: Vec::new(),
             capabilities: Capabilities::default(),
             confinement: Confinement::default(),
-            seccomp: Seccomp::Filtered,
+            privileged: false,
+            seccomp: Seccomp::RuntimeDefault,
             resources: Resources { memory_limit: Some(64 << 20), ..Resources::default() },
             oom_score_adj: 0,
             cgroup_parent: format!("/pratique-test/{}", std::process::id()),

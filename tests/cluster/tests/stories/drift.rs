@@ -8,7 +8,7 @@ use tests_harness::machine::Blueprint;
 use tests_harness::{Error, Result};
 
 /// What follows from a verdict: a taint, an event, the node's next try.
-const NEXT: Duration = Duration::from_secs(120);
+const NEXT: Duration = Duration::from_secs(600);
 const CODE: &str = "OUTSIDE_ARGUMENTS";
 /// How `kubectl describe` shows what to do.
 const COMMAND: &str = "kubectl patch machine worker-1 ";

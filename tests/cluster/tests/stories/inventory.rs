@@ -5,7 +5,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
 use serde_json::{Value, json};
-use std::time::Duration;
+use tests_harness::cluster::BOOT_LIMIT;
 use tests_harness::{Error, Result, file_error};
 
 /// A name that the inventory does not have.
@@ -47,11 +47,11 @@ pub(crate) fn admins_alone(world: &mut World) -> Result<()> {
         forbidden(cluster, &[who, words].concat())?;
     }
     expect(members(cluster)? == before, &format!("other members than before: {before}"))?;
-    cluster.lab.wait_ready("worker-1", Duration::from_secs(60))?;
+    cluster.lab.wait_ready("worker-1", BOOT_LIMIT)?;
     // The control.
     cluster.lab.kubectl(&["create", "-f", &machine])?;
     expect(members(cluster)?.contains(STRANGER), "an admin's Machine is not in the inventory")?;
-    cluster.lab.kubectl(&["delete", "machine", STRANGER, "--timeout=60s"])?;
+    cluster.lab.kubectl(&["delete", "machine", STRANGER, "--timeout=600s"])?;
     expect(members(cluster)? == before, &format!("other members than before: {before}"))
 }
 

@@ -12,7 +12,7 @@ use tests_harness::time::TIME_SERVER;
 use tests_harness::{Error, Result};
 
 /// A pod under emulation: pull, unpack, start.
-const POD_LIMIT: Duration = Duration::from_secs(180);
+const POD_LIMIT: Duration = Duration::from_secs(900);
 
 /// A pod on a node, in the host's network, that says a line and stays.
 pub(crate) fn pod(name: &str, node: &str, script: &str) -> String {
@@ -51,11 +51,11 @@ pub(crate) fn power_on_to_pod(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
     let states = cluster.lab.kubectl(&["get", "machines"])?;
     expect(states.matches("Trusted").count() == 2, &format!("not both machines are Trusted:\n{states}"))?;
-    cluster.lab.wait_ready("master-1", Duration::from_secs(60))?;
+    cluster.lab.wait_ready("master-1", BOOT_LIMIT)?;
     cluster.apply("join", &pod("join", "worker-1", "echo hello from the pod; exec /bin/busybox sleep 100000"))?;
     cluster.pod_phase("join", "Running")?;
     cluster.pod_log("join", "hello from the pod")?;
-    cluster.lab.kubectl(&["delete", "pod", "join", "--timeout=60s"]).map(drop)
+    cluster.lab.kubectl(&["delete", "pod", "join", "--timeout=600s"]).map(drop)
 }
 
 /// The verdict's checks carry the quoted registers, and the master accepted them against the release's predictions;
@@ -93,7 +93,7 @@ pub(crate) fn nothing_to_hold_on_to(world: &mut World) -> Result<()> {
     )?;
     let log = cluster.pod_log("look", "looked")?;
     expect(log.trim_start().starts_with('0'), &format!("a container sees a TPM device:\n{log}"))?;
-    cluster.lab.kubectl(&["delete", "pod", "look", "--timeout=60s"]).map(drop)
+    cluster.lab.kubectl(&["delete", "pod", "look", "--timeout=600s"]).map(drop)
 }
 
 /// The kernel is as the one table of settings says, as a pod sees it; a pod still executes what it wrote to a volume.
@@ -131,7 +131,7 @@ pub(crate) fn kernel_as_the_table_says(world: &mut World) -> Result<()> {
     let console = cluster.worker.console_text();
     let said = console.contains("kernel settings hold, lockdown confidentiality");
     expect(said, &format!("the console names no lockdown:\n{console}"))?;
-    cluster.lab.kubectl(&["delete", "pod", "kernel", "--timeout=60s"]).map(drop)
+    cluster.lab.kubectl(&["delete", "pod", "kernel", "--timeout=600s"]).map(drop)
 }
 
 /// A machine that gets its user-data as a cloud-config, by QEMU's fw_cfg, proves just that and joins.
@@ -152,7 +152,7 @@ pub(crate) fn cloud_config_from_fw_cfg(world: &mut World) -> Result<()> {
         console.contains("config measured source=fw_cfg"),
         &format!("the console names another source:\n{console}"),
     )?;
-    cluster.lab.kubectl(&["delete", "node,machine", "worker-fw", "--timeout=60s"]).map(drop)
+    cluster.lab.kubectl(&["delete", "node,machine", "worker-fw", "--timeout=600s"]).map(drop)
 }
 
 /// A machine whose firmware says EC2 and that has no user-data of its own asks the metadata service, measures what it
@@ -176,7 +176,7 @@ pub(crate) fn user_data_from_a_metadata_service(world: &mut World) -> Result<()>
     )?;
     let shown = cluster.machine_field("worker-ec2", ".status.config.source")?;
     expect(shown == "ec2", &format!("the Machine shows the source {shown:?}"))?;
-    cluster.lab.kubectl(&["delete", "node,machine", "worker-ec2", "--timeout=60s"]).map(drop)
+    cluster.lab.kubectl(&["delete", "node,machine", "worker-ec2", "--timeout=600s"]).map(drop)
 }
 
 /// A machine with a dead battery that gets its user-data by SMBIOS sets its clock by the time server that this names, and joins.
@@ -210,7 +210,7 @@ pub(crate) fn user_data_from_smbios_and_time_from_a_server(world: &mut World) ->
     expect(measured, &format!("the console names another source:\n{console}"))?;
     let shown = cluster.machine_field("worker-dmi", ".status.config.source")?;
     expect(shown == "smbios", &format!("the Machine shows the source {shown:?}"))?;
-    cluster.lab.kubectl(&["delete", "node,machine", "worker-dmi", "--timeout=60s"]).map(drop)
+    cluster.lab.kubectl(&["delete", "node,machine", "worker-dmi", "--timeout=600s"]).map(drop)
 }
 
 /// A static join: the admin issues, the machine imports the key into its TPM and is a node, and everybody can see that
@@ -229,7 +229,7 @@ pub(crate) fn issued_certificates(world: &mut World) -> Result<()> {
         described.contains("static: nothing about image or configuration is proven"),
         &format!("`kubectl describe machine` does not say what is not proven:\n{described}"),
     )?;
-    cluster.lab.kubectl(&["delete", "machine,node", "worker-static", "--timeout=60s"]).map(drop)
+    cluster.lab.kubectl(&["delete", "machine,node", "worker-static", "--timeout=600s"]).map(drop)
 }
 
 /// A machine that is not told where its master is learns it from an endpoint on the host, by what the master signed, and joins.
@@ -254,5 +254,5 @@ fn joins_by(world: &mut World, blueprint: &mut Blueprint, text: &str, block: &st
     let console = machine.console_text();
     let found = console.contains("master by discovery: https://192.168.77.10:6443");
     expect(found, &format!("the console does not say where the master was found:\n{console}"))?;
-    cluster.lab.kubectl(&["delete", "node,machine", "worker-found", "--timeout=60s"]).map(drop)
+    cluster.lab.kubectl(&["delete", "node,machine", "worker-found", "--timeout=600s"]).map(drop)
 }

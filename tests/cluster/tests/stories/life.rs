@@ -7,10 +7,10 @@ use tests_harness::Result;
 use tests_harness::cluster::BOOT_LIMIT;
 
 /// Two renewals fit into this with the stories' lifetime of three minutes, on a busy host.
-const RENEWAL_LIMIT: Duration = Duration::from_secs(240);
+const RENEWAL_LIMIT: Duration = Duration::from_secs(900);
 
 /// The longest grace of a machine's containers, what the agent and init take besides, and room for a busy host.
-const POWER_OFF_LIMIT: Duration = Duration::from_secs(240);
+const POWER_OFF_LIMIT: Duration = Duration::from_secs(900);
 
 /// The certificate is renewed by a fresh quote, and the node is Ready all the while.
 pub(crate) fn renew(world: &mut World) -> Result<()> {
@@ -71,7 +71,7 @@ pub(crate) fn reboot(world: &mut World) -> Result<()> {
     })?;
     let before = cluster.lab.kubectl(&["logs", "stay", "--previous"])?;
     expect(before.contains("in peace"), &format!("the pod was not given its grace at power-off:\n{before}"))?;
-    cluster.lab.kubectl(&["delete", "pod", "stay", "--timeout=60s"]).map(drop)
+    cluster.lab.kubectl(&["delete", "pod", "stay", "--timeout=600s"]).map(drop)
 }
 
 /// While the root is rotated, the master's own machine follows, and a worker that has the old pin alone goes on and says what it
@@ -96,7 +96,7 @@ pub(crate) fn rotate_root(world: &mut World) -> Result<()> {
     lab.root("abandon")?;
     condition("worker-1", "the worker to lack nothing", &|text| text.starts_with("False") && !text.contains(&pin))?;
     for node in ["master-1", "worker-1"] {
-        lab.wait_ready(node, Duration::from_secs(60))?;
+        lab.wait_ready(node, BOOT_LIMIT)?;
     }
     Ok(())
 }

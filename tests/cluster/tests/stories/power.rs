@@ -10,7 +10,7 @@ use tests_harness::cluster::BOOT_LIMIT;
 /// 60 % of the stories' lifetime of three minutes: for so long a master may be away.
 const AWAY: Duration = Duration::from_secs(108);
 /// For the renewal that follows.
-const RENEWAL_LIMIT: Duration = Duration::from_secs(240);
+const RENEWAL_LIMIT: Duration = Duration::from_secs(900);
 /// How many pods come and go before the plug is pulled.
 const CHURN: usize = 4;
 
@@ -43,7 +43,7 @@ pub(crate) fn cut_worker(world: &mut World) -> Result<()> {
     })?;
     expect(!left.is_empty(), "no pod is left")?;
     for name in stay {
-        cluster.lab.kubectl(&["delete", "pod", name, "--timeout=60s"])?;
+        cluster.lab.kubectl(&["delete", "pod", name, "--timeout=600s"])?;
     }
     Ok(())
 }
@@ -68,12 +68,12 @@ pub(crate) fn cut_master(world: &mut World) -> Result<()> {
         !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit()) && text != serial
     })?;
     for node in ["worker-1", "master-1"] {
-        lab.wait_ready(node, Duration::from_secs(60))?;
+        lab.wait_ready(node, BOOT_LIMIT)?;
     }
     expect(cluster.machine_field("worker-1", ".status.state")? == "Trusted", "the worker is not Trusted")?;
     let pod = ["get", "pod", "outage", "-o", "jsonpath={.status.containerStatuses[0].restartCount} {.status.phase}"];
     lab.kubectl_until(&pod, "the pod that ran all the while", BOOT_LIMIT, |text| text == "0 Running")?;
-    lab.kubectl(&["delete", "pod", "outage", "--timeout=60s"])?;
+    lab.kubectl(&["delete", "pod", "outage", "--timeout=600s"])?;
     if away >= AWAY {
         println!("the master was away for {} s, which is more than a certificate has to outlive", away.as_secs());
         return Ok(());

@@ -7,7 +7,7 @@ use tests_harness::machine::Machine;
 use tests_harness::{Error, Result};
 
 /// A node that waits looks again within this time, and joins.
-const JOIN_LIMIT: Duration = Duration::from_secs(120);
+const JOIN_LIMIT: Duration = Duration::from_secs(600);
 
 /// Whoever comes waits; the machines that were verified before renew meanwhile as ever.
 const POLICY: &str = r#"version = 1
@@ -45,7 +45,7 @@ fn told(world: &mut World) -> Result<()> {
     let node = approved(cluster, &machine)?;
     cluster.lab.wait_ready(&node, JOIN_LIMIT)?;
     shown(cluster, &node)?;
-    cluster.lab.kubectl(&["delete", "node,machine", &node, "--timeout=60s"]).map(drop)
+    cluster.lab.kubectl(&["delete", "node,machine", &node, "--timeout=600s"]).map(drop)
 }
 
 /// Waits for the request, looks at it and approves it as a person would; the node's name.

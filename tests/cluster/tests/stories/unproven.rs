@@ -7,7 +7,7 @@ use tests_harness::cluster::BOOT_LIMIT;
 use tests_harness::{Error, Result};
 
 /// For what a running machine does next: a few seconds of backing off, and an exchange.
-const NEXT: Duration = Duration::from_secs(90);
+const NEXT: Duration = Duration::from_secs(600);
 const NODE: &str = "worker-bare";
 
 /// The console says what cannot be proven and that the master refuses; under a rule that says `insecure_no_tpm` it waits for a
@@ -44,7 +44,7 @@ pub(crate) fn without_a_tpm(world: &mut World) -> Result<()> {
     let outcome = let_in(world, &key);
     set_policy(world, &before)?;
     outcome?;
-    world.cluster()?.lab.kubectl(&["delete", "node,machine", NODE, "--timeout=60s"]).map(drop)
+    world.cluster()?.lab.kubectl(&["delete", "node,machine", NODE, "--timeout=600s"]).map(drop)
 }
 
 fn let_in(world: &mut World, key: &str) -> Result<()> {

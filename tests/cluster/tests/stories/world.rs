@@ -6,7 +6,7 @@ use tests_harness::cluster::{BOOT_LIMIT, Lab, Terms};
 use tests_harness::machine::{Blueprint, Machine};
 use tests_harness::registry::Registry;
 use tests_harness::tools::Tools;
-use tests_harness::{Error, Result, file_error};
+use tests_harness::{Error, Result, file_error, port};
 
 /// Node certificates live so short that a renewal is seen within a story.
 const TTL: &str = "3m";
@@ -189,14 +189,8 @@ fn lab() -> Result<Lab> {
         images: workshop.join("images"),
         keys: workshop.join("keys"),
         dir,
-        api_port: free_port()?,
-        registry_port: free_port()?,
-        discovery_port: free_port()?,
+        api_port: port::free()?,
+        registry_port: port::free()?,
+        discovery_port: port::free()?,
     })
-}
-
-fn free_port() -> Result<u16> {
-    let what = "cannot find a free port on";
-    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).map_err(file_error(what, Path::new("127.0.0.1")))?;
-    listener.local_addr().map(|address| address.port()).map_err(file_error(what, Path::new("127.0.0.1")))
 }

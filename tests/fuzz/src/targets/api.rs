@@ -30,7 +30,7 @@ impl Server {
     }
 
     /// Answers; whatever comes is answered, and what is refused is refused in the API's own form.
-    fn answer(&self, request: Request<master_api::Body>) {
+    fn answer(&self, request: Request<master_client::Body>) {
         let endless = request.uri().query().is_some_and(|query| query.contains("watch"));
         let (status, body) = self.runtime.block_on(async {
             let response = self.api.handle(request, Peer::default()).await;
@@ -56,7 +56,7 @@ fn expected(status: &Value) -> bool {
 }
 
 /// `METHOD path`, headers, an empty line, the body.
-fn request(input: &[u8]) -> Option<Request<master_api::Body>> {
+fn request(input: &[u8]) -> Option<Request<master_client::Body>> {
     let end = input.windows(2).position(|pair| pair == b"\n\n")?;
     let (head, body) = (std::str::from_utf8(&input[..end]).ok()?, input.get(end + 2..)?);
     let mut lines = head.lines();
@@ -66,7 +66,7 @@ fn request(input: &[u8]) -> Option<Request<master_api::Body>> {
         let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
         request = request.header(name, HeaderValue::from_str(value).ok()?);
     }
-    request.body(master_api::body(body.to_vec())).ok()
+    request.body(master_client::body(body.to_vec())).ok()
 }
 
 fn seed(head: &str, body: impl AsRef<[u8]>) -> Vec<u8> {

@@ -3,6 +3,7 @@
 mod api;
 mod attest;
 mod documents;
+mod images;
 mod machine;
 mod merge;
 
@@ -17,6 +18,7 @@ pub fn all() -> io::Result<Vec<Target>> {
     let mut all = attest::targets();
     all.extend(api::targets());
     all.extend(documents::targets());
+    all.extend(images::targets());
     all.extend(machine::targets());
     all.extend(merge::targets());
     for target in &mut all {

@@ -11,10 +11,10 @@ mod view;
 
 use super::{Admitted, Operation, Plugin, Request, name_of, read, stored};
 use crate::error::{ApiError, Reason};
-use crate::hooks::BoxFuture;
 use crate::object::{meta_text, metadata};
 use crate::validate::{Fields, object};
 use labels::{Level, Policies, Policy};
+use master_client::BoxFuture;
 use serde_json::Value;
 use view::Pod;
 

@@ -5,11 +5,11 @@ use super::{Options, preconditions, remove};
 use crate::admit;
 use crate::error::ApiError;
 use crate::object;
-use crate::server::Body;
 use crate::verbs::{Call, read, store_error};
 use futures_util::stream::{self, TryStreamExt as _};
 use http::Response;
 use jiff::Timestamp;
+use master_client::Body;
 use master_store::{Entry, Op, StoreError};
 
 /// Objects of one transaction.

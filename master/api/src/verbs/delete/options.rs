@@ -1,10 +1,10 @@
 //! How to delete: the body's `DeleteOptions`, or the query's.
 
 use crate::error::{ApiError, Reason};
-use crate::server::Body;
 use crate::validate::{At, Faults};
 use crate::verbs::Call;
 use crate::verbs::page::META;
+use master_client::Body;
 use serde_json::{Value, json};
 
 /// What becomes of the objects that the deleted one owns.

@@ -11,9 +11,9 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use master_api::{
-    ApiServer, BoxFuture, Client, DialError, NodeDialer, NodeStream, NodeTarget, Options, ServeOptions, UserInfo,
-    clients_of, serve, tls_config,
+    ApiServer, DialError, NodeDialer, NodeStream, NodeTarget, Options, ServeOptions, clients_of, serve, tls_config,
 };
+use master_client::{BoxFuture, Client, UserInfo};
 use master_store::EmbeddedStore;
 use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
@@ -76,7 +76,7 @@ impl Local {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let request = request.body(master_api::body(body)).unwrap();
+        let request = request.body(master_client::body(body)).unwrap();
         let response = self.api.handle_as(request, user.clone(), master_api::Peer::default()).await;
         let (parts, body) = response.into_parts();
         (parts.status, parts.headers, body.collect().await.unwrap().to_bytes())

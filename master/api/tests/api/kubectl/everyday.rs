@@ -2,7 +2,7 @@
 
 use crate::common;
 use crate::common::kubectl::Cluster;
-use master_api::UserInfo;
+use master_client::UserInfo;
 use serde_json::json;
 
 const POD: &str = "

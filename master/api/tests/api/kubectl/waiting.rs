@@ -2,7 +2,7 @@
 
 use super::{POD, play};
 use crate::common::kubectl::Cluster;
-use master_api::UserInfo;
+use master_client::UserInfo;
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, BufReader};
 
@@ -64,7 +64,7 @@ async fn changes_are_shown_as_they_come() {
     let mut watching = cluster.command(&["get", "pods", "--watch", "--output-watch-events"]).spawn().unwrap();
     let mut lines = BufReader::new(watching.stdout.take().unwrap()).lines();
     let mut line = async || {
-        let next = tokio::time::timeout(std::time::Duration::from_secs(30), lines.next_line()).await;
+        let next = tokio::time::timeout(std::time::Duration::from_secs(120), lines.next_line()).await;
         next.expect("kubectl shows a line in time").unwrap().unwrap_or_default()
     };
     assert!(line().await.starts_with("EVENT"));

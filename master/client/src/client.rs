@@ -1,20 +1,21 @@
 //! The client for callers inside the process: the same request path without a socket.
 
-use crate::error::{ApiError, Reason};
-use crate::peer::Peer;
-use crate::resources::Seen;
-use crate::server::{ApiServer, Body, body};
+use crate::body::{Body, body};
+use crate::resources::{Resource as Served, Seen};
+use crate::transport::Transport;
 use crate::user::UserInfo;
 use bytes::{Buf, Bytes, BytesMut};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ListMeta, ObjectMeta};
 use config_kube::k8s_openapi::{Metadata, Resource};
 use http::{Method, Request, header};
 use http_body_util::BodyExt;
+use master_kinds::error::{ApiError, Reason};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 /// What a kind must be for the client: every kind of `k8s-openapi` and of `config-kube` is.
 pub trait Object: Resource + Metadata<Ty = ObjectMeta> + Serialize + DeserializeOwned + Send + 'static {}
@@ -23,7 +24,7 @@ impl<T: Resource + Metadata<Ty = ObjectMeta> + Serialize + DeserializeOwned + Se
 /// A client that asks as one user.
 #[derive(Debug, Clone)]
 pub struct Client {
-    api: ApiServer,
+    api: Arc<dyn Transport>,
     user: UserInfo,
 }
 
@@ -99,12 +100,14 @@ pub enum WatchEvent<T> {
 }
 
 impl Client {
-    pub(crate) fn new(api: ApiServer, user: UserInfo) -> Self {
+    /// A client of `api` that asks as `user`.
+    pub fn new(api: Arc<dyn Transport>, user: UserInfo) -> Self {
         Self { api, user }
     }
 
-    pub(crate) fn api(&self) -> &ApiServer {
-        &self.api
+    /// The kinds that are served and stored, each once however many versions and groups show it.
+    pub fn resources(&self) -> Vec<Served> {
+        self.api.resources()
     }
 
     /// As whom it asks.
@@ -307,8 +310,7 @@ impl Client {
         let request = request
             .body(body(content))
             .map_err(|e| ApiError::new(Reason::BadRequest, format!("not a request path: {e}")))?;
-        // On the heap, so that whoever asks holds a pointer and not the whole way of a request.
-        let response = Box::pin(self.api.handle_as(request, self.user.clone(), Peer::default())).await;
+        let response = self.api.call(request, self.user.clone()).await;
         let code = response.status().as_u16();
         let answer = response.into_body();
         if code < 300 {

@@ -1,9 +1,9 @@
 //! A list and its watch, kept up whatever happens: what schedulers and controllers observe by.
 
 use crate::client::{Client, ListParams, Object, WatchEvent, Watcher};
-use crate::error::ApiError;
-use crate::hooks::BoxFuture;
 use crate::resources::{Partial, Resource, Seen, Source};
+use crate::transport::BoxFuture;
+use master_kinds::error::ApiError;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;

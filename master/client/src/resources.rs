@@ -1,10 +1,11 @@
 //! Objects of any kind that is served, for callers inside the process that don't know the kinds when they are built.
 
 use crate::client::{Client, DeleteParams, ListParams, Object, ObjectList, Patch, Watcher, encode, path_to, query};
-use crate::error::ApiError;
-use crate::registry::Kind;
 use bytes::Bytes;
 use http::Method;
+use master_kinds::error::ApiError;
+use master_kinds::object::meta_text;
+use master_kinds::registry::Kind;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -26,7 +27,8 @@ pub struct Resource {
 }
 
 impl Resource {
-    fn of(kind: &Kind) -> Self {
+    /// The resource that a descriptor describes.
+    pub fn of(kind: &Kind) -> Self {
         Self {
             group: kind.group.clone(),
             version: kind.version.clone(),
@@ -117,7 +119,7 @@ impl Seen for Partial {
 
 impl Seen for Whole {
     fn resource_version(&self) -> &str {
-        crate::object::meta_text(&self.0, "resourceVersion")
+        meta_text(&self.0, "resourceVersion")
     }
 }
 
@@ -127,20 +129,6 @@ const METADATA: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s
 const METADATA_OF_ONE: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 
 impl Client {
-    /// The kinds that are served and stored, each once however many versions and groups show it.
-    pub fn resources(&self) -> Vec<Resource> {
-        let mut tables: Vec<&str> = Vec::new();
-        let kinds = self.api().inner.registry.kinds();
-        let mut found = Vec::new();
-        for kind in kinds.iter().filter(|kind| kind.review.is_none()) {
-            if !tables.contains(&kind.table.as_str()) {
-                tables.push(&kind.table);
-                found.push(Resource::of(kind));
-            }
-        }
-        found
-    }
-
     /// The metadata of one object; none where it does not exist.
     pub async fn partial(&self, of: &Resource, namespace: &str, name: &str) -> Result<Option<Meta>, ApiError> {
         let path = of.path(namespace, Some(name), None);

@@ -1,0 +1,209 @@
+//! System call filters in the form of the OCI runtime specification.
+//!
+//! Guarantee: every filter refuses what is not allowed by name, for 64-bit, 32-bit and x32 programs alike; a pod that asks for
+//! `Unconfined` gets a longer list and never [`Who::Nobody`]'s calls. Assumption: runc's libseccomp leaves out names that an
+//! architecture, or it itself, doesn't know, which refuses them.
+
+use super::calls::{CALLS, Who};
+use crate::model::Seccomp;
+use serde_json::{Value, json};
+
+/// EPERM and ENOSYS (errno-base.h).
+const EPERM: u32 = 1;
+const ENOSYS: u32 = 38;
+/// Flags of `clone` that make namespaces (sched.h, `CLONE_NEW…`).
+const CLONE_NEW: u64 = 0x7e02_0000;
+/// The family of sockets between a virtual machine and its host, and the number of families (socket.h).
+const AF_VSOCK: u64 = 40;
+const AF_MAX: u64 = 46;
+/// What the kernel reads of an `int`; the upper half of the register is the caller's and means nothing.
+const INT: u64 = 0xffff_ffff;
+/// Execution domains (personality.h): Linux, 32 bits (`PER_LINUX32`), each also with 2.6 as its version (`UNAME26`), and the
+/// question which it is. Others turn off what keeps memory safe.
+const PERSONALITIES: [u64; 5] = [0, 0x8, 0x2_0000, 0x2_0008, 0xffff_ffff];
+
+/// What a filter depends on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asked<'a> {
+    /// The pod's profile.
+    pub(crate) profile: Seccomp,
+    /// Capabilities that the container has, with their prefix.
+    pub(crate) capabilities: &'a [String],
+    /// It sees the machine's processes.
+    pub(crate) host_pid: bool,
+}
+
+impl Asked<'_> {
+    fn unconfined(self) -> bool {
+        self.profile == Seccomp::Unconfined
+    }
+
+    /// Whether a container may make calls of this class, whatever their arguments.
+    fn allows(self, who: Who) -> bool {
+        match who {
+            Who::All => true,
+            Who::With(capability) => {
+                self.unconfined() || self.capabilities.iter().any(|name| name.strip_prefix("CAP_") == Some(capability))
+            }
+            Who::Unconfined => self.unconfined(),
+            Who::OwnProcesses => !self.host_pid,
+            Who::UnconfinedOwnProcesses => self.unconfined() && !self.host_pid,
+            Who::Examined | Who::Nobody => false,
+        }
+    }
+}
+
+/// The filter of a container.
+pub(crate) fn filter(asked: Asked<'_>) -> Value {
+    let allowed: Vec<&str> = CALLS
+        .iter()
+        .filter(|(_, who, _)| asked.allows(*who))
+        .flat_map(|(.., names)| names.split_ascii_whitespace())
+        .collect();
+    let mut rules = vec![json!({"names": allowed, "action": "SCMP_ACT_ALLOW"})];
+    rules.extend(examined(asked));
+    rules.push(json!({"names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": ENOSYS}));
+    json!({
+        "defaultAction": "SCMP_ACT_ERRNO",
+        "defaultErrnoRet": EPERM,
+        "architectures": ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"],
+        "syscalls": rules,
+    })
+}
+
+/// Calls that are allowed by their first argument. Each comparison names what is allowed: one that names what is refused
+/// (`not AF_VSOCK`) would be passed by with a bit in the upper half of the register.
+fn examined(asked: Asked<'_>) -> Vec<Value> {
+    let first = |value: u64, two: u64, op: &str| json!([{"index": 0, "value": value, "valueTwo": two, "op": op}]);
+    let allow = |name: &str, args: Value| json!({"names": [name], "action": "SCMP_ACT_ALLOW", "args": args});
+    let whole = |name: &str| json!({"names": [name], "action": "SCMP_ACT_ALLOW"});
+    let mut rules = vec![allow("clone", first(CLONE_NEW, 0, "SCMP_CMP_MASKED_EQ"))];
+    let families = (0..AF_MAX).filter(|family| *family != AF_VSOCK);
+    rules.extend(families.map(|family| allow("socket", first(INT, family, "SCMP_CMP_MASKED_EQ"))));
+    if asked.unconfined() {
+        rules.push(whole("personality"));
+    } else {
+        rules.extend(PERSONALITIES.map(|value| allow("personality", first(value, 0, "SCMP_CMP_EQ"))));
+    }
+    rules.push(if asked.host_pid { allow("prlimit64", first(0, 0, "SCMP_CMP_EQ")) } else { whole("prlimit64") });
+    rules
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    fn of(profile: Seccomp, capabilities: &[&str], host_pid: bool) -> Value {
+        let capabilities: Vec<String> = capabilities.iter().map(|name| format!("CAP_{name}")).collect();
+        filter(Asked { profile, capabilities: &capabilities, host_pid })
+    }
+
+    /// The names that a filter allows without a look at their arguments, and those that it allows by them.
+    fn allowed(filter: &Value) -> (BTreeSet<String>, BTreeSet<String>) {
+        let rules = filter["syscalls"].as_array().unwrap().iter().filter(|rule| rule["action"] == "SCMP_ACT_ALLOW");
+        let (by_argument, whole): (Vec<&Value>, Vec<&Value>) = rules.partition(|rule| rule.get("args").is_some());
+        let names = |rules: Vec<&Value>| {
+            let names = rules.iter().flat_map(|rule| rule["names"].as_array().unwrap());
+            names.map(|name| name.as_str().unwrap().to_owned()).collect()
+        };
+        (names(whole), names(by_argument))
+    }
+
+    fn words(text: &str) -> impl Iterator<Item = &str> {
+        text.split_ascii_whitespace()
+    }
+
+    #[test]
+    fn what_is_not_named_is_refused_on_all_three_architectures() {
+        for profile in [Seccomp::RuntimeDefault, Seccomp::Unconfined] {
+            let filter = of(profile, &[], false);
+            assert_eq!(filter["defaultAction"], "SCMP_ACT_ERRNO");
+            assert_eq!(filter["architectures"], json!(["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"]));
+        }
+    }
+
+    #[test]
+    fn the_floor_holds_under_unconfined_with_every_capability_named() {
+        let every: Vec<&str> = super::super::capabilities::TABLE.iter().map(|(name, ..)| *name).collect();
+        let refused = "bpf perf_event_open kexec_load kexec_file_load init_module finit_module delete_module mount umount \
+            umount2 pivot_root fsopen fsmount fsconfig fspick move_mount open_tree mount_setattr unshare setns clone3 \
+            open_by_handle_at io_uring_setup io_uring_enter io_uring_register add_key request_key keyctl userfaultfd ioperm \
+            iopl reboot swapon swapoff quotactl acct syslog vm86 uselib";
+        for host_pid in [false, true] {
+            let (whole, by_argument) = allowed(&of(Seccomp::Unconfined, &every, host_pid));
+            for name in words(refused) {
+                assert!(!whole.contains(name) && !by_argument.contains(name), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn with_the_machines_process_ids_nothing_reaches_into_a_process() {
+        let reaching = "ptrace process_vm_readv process_vm_writev pidfd_getfd kcmp process_madvise process_mrelease \
+            migrate_pages move_pages get_robust_list";
+        let (own, _) = allowed(&of(Seccomp::Unconfined, &[], false));
+        let (shared, by_argument) = allowed(&of(Seccomp::Unconfined, &["SYS_NICE"], true));
+        for name in words(reaching) {
+            assert!(own.contains(name) && !shared.contains(name), "{name}");
+        }
+        assert!(own.contains("prlimit64") && by_argument.contains("prlimit64"));
+        let lost: Vec<&String> = own.difference(&shared).collect();
+        assert_eq!(lost.len(), words(reaching).count() + 1, "{lost:?}");
+    }
+
+    #[test]
+    fn capabilities_bring_their_calls() {
+        let (plain, _) = allowed(&of(Seccomp::RuntimeDefault, &[], false));
+        for (capability, call) in
+            [("SYS_TIME", "clock_settime"), ("SYS_NICE", "mbind"), ("SYS_CHROOT", "chroot"), ("SYS_TIME", "stime")]
+        {
+            assert!(!plain.contains(call), "{call}");
+            assert!(allowed(&of(Seccomp::RuntimeDefault, &[capability], false)).0.contains(call), "{call}");
+            assert!(allowed(&of(Seccomp::Unconfined, &[], false)).0.contains(call), "{call}");
+        }
+    }
+
+    #[test]
+    fn unconfined_is_never_narrower_than_the_default() {
+        for host_pid in [false, true] {
+            let (default, by_default) = allowed(&of(Seccomp::RuntimeDefault, &["SYS_TIME", "SYS_NICE"], host_pid));
+            let (open, by_argument) = allowed(&of(Seccomp::Unconfined, &[], host_pid));
+            assert!(default.is_subset(&open));
+            assert!(by_default.iter().all(|name| open.contains(name) || by_argument.contains(name)));
+        }
+    }
+
+    #[test]
+    fn what_programs_need_is_there() {
+        let needed = "read write openat close mmap mprotect brk futex execve exit_group rt_sigaction rt_sigreturn wait4 \
+            epoll_pwait recvmsg sendmsg getrandom rseq set_robust_list arch_prctl prctl statx newfstatat faccessat2 \
+            close_range pidfd_open landlock_create_ruleset socketcall mmap2 fstat64 sigreturn clock_gettime64 futex_time64";
+        let (whole, by_argument) = allowed(&of(Seccomp::RuntimeDefault, &[], true));
+        for name in words(needed) {
+            assert!(whole.contains(name), "{name}");
+        }
+        let examined: Vec<&str> = by_argument.iter().map(String::as_str).collect();
+        assert_eq!(examined, ["clone", "personality", "prlimit64", "socket"]);
+    }
+
+    #[test]
+    fn sockets_to_the_host_of_a_virtual_machine_are_the_only_family_left_out() {
+        let filter = of(Seccomp::Unconfined, &[], false);
+        let rules = filter["syscalls"].as_array().unwrap().iter().filter(|rule| rule["names"] == json!(["socket"]));
+        let families: Vec<u64> = rules
+            .map(|rule| {
+                let args = &rule["args"][0];
+                assert_eq!((&args["op"], args["value"].as_u64()), (&json!("SCMP_CMP_MASKED_EQ"), Some(INT)));
+                args["valueTwo"].as_u64().unwrap()
+            })
+            .collect();
+        assert!(families.contains(&1) && families.contains(&2) && !families.contains(&AF_VSOCK));
+        assert_eq!(families.len(), 45);
+    }
+
+    #[test]
+    fn every_flag_of_a_new_namespace_is_in_the_mask() {
+        assert_eq!(CLONE_NEW.count_ones(), 7, "mount, cgroup, uts, ipc, user, pid, net");
+    }
+}

@@ -1,0 +1,64 @@
+//! Whether memory ran out: what a container's control group says at its end.
+//!
+//! containerd has an event for it. But an event is told once and to nobody else than who listens at that moment, and where a
+//! container ends at once, or its task is deleted before the shim has read the kernel's word, there is none. The kernel's
+//! counter stays as long as the group, which is there until the task is deleted.
+
+use std::path::{Path, PathBuf};
+
+/// The mount of control groups.
+const ROOT: &str = "/sys/fs/cgroup";
+
+/// Whether the kernel ended a process in the group at `path` (as the OCI specification's `cgroupsPath` names it) for want of
+/// memory. Where the group is gone or does not count, nothing is known, and that is no.
+pub(crate) fn ran_out(path: &str) -> bool {
+    counted(Path::new(ROOT), path)
+}
+
+fn counted(root: &Path, path: &str) -> bool {
+    let plain = Path::new(path).components().all(|part| !matches!(part, std::path::Component::ParentDir));
+    let files: [PathBuf; 2] = [
+        // Version 2: cgroup-v2.rst, memory.events; of the group and all below it.
+        root.join(path.trim_start_matches('/')).join("memory.events"),
+        // Version 1: memory.rst, memory.oom_control, counted since Linux 4.13.
+        root.join("memory").join(path.trim_start_matches('/')).join("memory.oom_control"),
+    ];
+    plain && files.iter().any(|file| std::fs::read_to_string(file).is_ok_and(|text| kills(&text) > 0))
+}
+
+/// The value of `oom_kill` among lines of a name and a number.
+fn kills(text: &str) -> u64 {
+    let value = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+    value.and_then(|value| value.trim().parse().ok()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(file: &str, text: &str) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join(file);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(file, text).unwrap();
+        root
+    }
+
+    #[test]
+    fn both_versions_of_control_groups_are_read() {
+        let two = "low 0\nhigh 0\nmax 31\noom 1\noom_kill 1\noom_group_kill 0\n";
+        assert!(counted(group("pods/a/memory.events", two).path(), "/pods/a"));
+        let one = "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n";
+        assert!(counted(group("memory/pods/a/memory.oom_control", one).path(), "/pods/a"));
+    }
+
+    #[test]
+    fn a_group_without_such_an_end_or_none_at_all_is_no_such_end() {
+        let calm = "oom 3\noom_kill 0\noom_group_kill 7\n";
+        let root = group("pods/a/memory.events", calm);
+        assert!(!counted(root.path(), "/pods/a"));
+        assert!(!counted(root.path(), "/pods/b"));
+        assert!(!counted(group("memory.events", "oom_kill 9\n").path(), "/pods/.."));
+        assert!(!counted(group("pods/a/memory.events", "oom_kill many\n").path(), "/pods/a"));
+    }
+}

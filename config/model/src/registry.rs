@@ -1,0 +1,206 @@
+//! `[registries]` and `[[registry]]`: where images come from, whom to believe there, and by what the machine proves itself.
+
+use crate::check::Names;
+use crate::defaults::DEFAULT_REGISTRY;
+use crate::fault::{FaultKind, Place, Sink};
+use crate::format::{FormatError, HostPort, MirrorUrl};
+use crate::pem;
+use crate::raw::{RawRegistries, RawRegistry};
+use crate::read::At;
+use std::fmt;
+use zeroize::Zeroizing;
+
+/// Longest user name, in bytes.
+const MAX_USERNAME: usize = 255;
+/// Longest password or token, in bytes: tokens that clouds give have a few thousand.
+const MAX_SECRET: usize = 16 * 1024;
+
+/// A text that neither faults nor `Debug` show. Its memory is wiped when it is dropped.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Secret(Zeroizing<String>);
+
+impl Secret {
+    pub(crate) fn new(text: String) -> Self {
+        Self(Zeroizing::new(text))
+    }
+
+    /// The text, for who needs it.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("…")
+    }
+}
+
+/// Where images come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Registries {
+    /// The registry of image names without a host, with its port if it has one.
+    pub default: String,
+    /// Roots of TLS that count for all registries beside those of the image, DER.
+    pub ca: Vec<Vec<u8>>,
+    /// Registries with settings of their own.
+    pub list: Vec<Registry>,
+}
+
+/// How images of one registry are fetched.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Registry {
+    /// The registry's host as it stands in image names.
+    pub host: HostPort,
+    /// Where to fetch from before, tried in order; the registry itself comes last.
+    pub mirrors: Vec<MirrorUrl>,
+    /// Whether the registry itself is never asked.
+    pub mirrors_only: bool,
+    /// Whether plain http is allowed: for mirrors that say so; where none does, for the registry itself.
+    pub insecure: bool,
+    /// Roots of TLS that count for it and its mirrors beside those for all, DER.
+    pub ca: Vec<Vec<u8>>,
+    /// Hosts of token services, beside its own, to which credentials for it may go.
+    pub token_hosts: Vec<HostPort>,
+    /// By what the machine proves itself there, for all of its pods.
+    pub credential: Option<Credential>,
+}
+
+/// By what a machine proves itself to a registry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Credential {
+    /// `username` and `password`.
+    Password {
+        /// The name; it has no colon (RFC 7617).
+        username: String,
+        /// The password.
+        password: Secret,
+    },
+    /// `identity_token`: a refresh token for the registry's token service.
+    IdentityToken(Secret),
+    /// `registry_token`: a token that the registry itself takes.
+    RegistryToken(Secret),
+}
+
+impl Registries {
+    /// Whether a credential stands in the document.
+    pub fn has_credentials(&self) -> bool {
+        self.list.iter().any(|registry| registry.credential.is_some())
+    }
+}
+
+/// Checks both tables.
+pub(crate) fn check(
+    common: Option<At<RawRegistries>>,
+    list: Option<At<Vec<At<RawRegistry>>>>,
+    sink: &mut Sink<'_>,
+) -> Registries {
+    let common = common.map(|table| table.value).unwrap_or_default();
+    let default = common.default.and_then(|text| sink.parse::<HostPort>(&text));
+    let ca = roots(common.ca.as_ref(), sink);
+    let mut names = Names::default();
+    let entries = list.map(|list| list.value).unwrap_or_default();
+    let list = entries.into_iter().filter_map(|entry| registry(entry, &mut names, sink)).collect();
+    Registries { default: default.map_or_else(|| DEFAULT_REGISTRY.to_owned(), |host| host.to_string()), ca, list }
+}
+
+fn roots(text: Option<&At<String>>, sink: &mut Sink<'_>) -> Vec<Vec<u8>> {
+    text.and_then(|text| sink.parsed(text, pem::certificates(&text.value))).unwrap_or_default()
+}
+
+fn registry(entry: At<RawRegistry>, names: &mut Names, sink: &mut Sink<'_>) -> Option<Registry> {
+    let At { value: mut raw, place } = entry;
+    let host = sink.required(raw.host.take(), &place, "host", "the registry's host as it stands in image names");
+    let host = host.and_then(|text| Some((sink.parse::<HostPort>(&text)?, text.place)));
+    if let Some((host, place)) = &host {
+        names.add(&host.to_string(), place, sink);
+    }
+    let insecure = raw.insecure.as_ref().is_some_and(|flag| flag.value);
+    let mirrors: Vec<MirrorUrl> = sink.parse_list(raw.mirrors.as_ref());
+    for text in raw.mirrors.iter().flat_map(|list| &list.value) {
+        if !insecure && text.value.starts_with("http://") {
+            let suggestion = Some("add `insecure = true` if the network to it is trusted".to_owned());
+            let found = format!("the mirror {} without TLS", crate::check::quoted(&text.value));
+            sink.suggest(FaultKind::Conflict, &text.place, found, "https", suggestion);
+        }
+    }
+    let ca = roots(raw.ca.as_ref(), sink);
+    let token_hosts = sink.parse_list(raw.token_hosts.as_ref());
+    let only = raw.mirrors_only.take().filter(|flag| flag.value);
+    let mirrors_only = only.is_some();
+    if let (Some(flag), true) = (&only, raw.mirrors.as_ref().is_none_or(|list| list.value.is_empty())) {
+        let found = "`mirrors_only = true` without `mirrors`";
+        sink.fault(FaultKind::Conflict, &flag.place, found, "at least one mirror: nothing else is asked");
+    }
+    let plain = insecure && mirrors.iter().all(|mirror| mirror.tls);
+    let at = credential_place(&raw);
+    let credential = credential(raw, &place, sink);
+    if let Some(at) = at {
+        never_sent(&at, mirrors_only, plain, sink);
+    }
+    Some(Registry { host: host?.0, mirrors, mirrors_only, insecure, ca, token_hosts, credential })
+}
+
+/// Where the first part of a credential stands.
+fn credential_place(raw: &RawRegistry) -> Option<Place> {
+    let secrets = [&raw.password, &raw.identity_token, &raw.registry_token].into_iter().flatten();
+    let mut places = secrets.map(|part| &part.place).chain(raw.username.as_ref().map(|part| &part.place));
+    places.next().cloned()
+}
+
+/// A credential that would never be sent is a mistake.
+fn never_sent(at: &Place, mirrors_only: bool, plain: bool, sink: &mut Sink<'_>) {
+    if mirrors_only {
+        let suggestion = "credentials of a mirror stand in a `[[registry]]` of the mirror's own host".to_owned();
+        let found = "a credential of a registry that is never asked";
+        sink.suggest(FaultKind::Conflict, at, found, "no credential beside `mirrors_only = true`", Some(suggestion));
+    } else if plain {
+        let found = "a credential beside `insecure = true`, which means this registry itself";
+        sink.fault(FaultKind::Conflict, at, found, "a registry with TLS: no credential is sent over plain http");
+    }
+}
+
+fn credential(raw: RawRegistry, table: &Place, sink: &mut Sink<'_>) -> Option<Credential> {
+    let tokens = [raw.identity_token.is_some(), raw.registry_token.is_some()];
+    let pair = raw.username.is_some() || raw.password.is_some();
+    if tokens.into_iter().chain([pair]).filter(|given| *given).count() > 1 {
+        let extra = raw.registry_token.as_ref().or(raw.identity_token.as_ref());
+        let place = extra.map_or(table, |extra| &extra.place);
+        let expected = "one of `username` and `password`, `identity_token`, `registry_token`";
+        sink.fault(FaultKind::Conflict, place, "a second credential", expected);
+        return None;
+    }
+    if let Some(token) = raw.identity_token {
+        return secret(token, true, sink).map(Credential::IdentityToken);
+    }
+    if let Some(token) = raw.registry_token {
+        return secret(token, true, sink).map(Credential::RegistryToken);
+    }
+    if !pair {
+        return None;
+    }
+    let username = sink.required(raw.username, table, "username", "the name that belongs to `password`");
+    let password = sink.required(raw.password, table, "password", "the password that belongs to `username`");
+    let username = username.and_then(|text| sink.parsed(&text, user(&text.value)));
+    let password = password.and_then(|text| secret(text, false, sink));
+    Some(Credential::Password { username: username?, password: password? })
+}
+
+fn user(text: &str) -> Result<String, FormatError> {
+    let fits = (1..=MAX_USERNAME).contains(&text.len()) && !text.contains(|c: char| c == ':' || c.is_control());
+    let expected = "1 to 255 characters without `:`, which ends the name on the wire (RFC 7617)";
+    if fits { Ok(text.to_owned()) } else { Err(FormatError::new(expected)) }
+}
+
+/// A password, or a token, which stands in a header as it is. Nothing of it gets into a fault.
+fn secret(text: At<Secret>, token: bool, sink: &mut Sink<'_>) -> Option<Secret> {
+    let value = text.value.reveal();
+    let fits = |c: char| if token { c.is_ascii_graphic() } else { !c.is_control() };
+    if (1..=MAX_SECRET).contains(&value.len()) && value.chars().all(fits) {
+        return Some(text.value);
+    }
+    let expected =
+        if token { "a token of 1 to 16384 visible ASCII characters" } else { "a password of 1 to 16384 bytes" };
+    sink.fault(FaultKind::BadValue, &text.place, "something else", expected);
+    None
+}

@@ -1,0 +1,40 @@
+//! A machine whose configuration lets pods be its root: taken only by a rule that says so, shown wherever a person looks, and
+//! put out at the next proof once the rule takes such machines no more.
+
+use crate::lab::{Lab, identity};
+use config_attest::Code;
+use config_kube::k8s_openapi::api::core::v1::Node;
+use config_kube::{CertificatePolicy, MachineState};
+use serde_json::{Value, json};
+
+pub(crate) async fn taken_by_a_rule_that_says_so_and_shown() {
+    let lab = Lab::start_on("", "30m", |data| {
+        let file = data.with_file_name("cluster.toml");
+        let text = std::fs::read_to_string(&file).unwrap();
+        let allowed =
+            text.replace("config = { measured = true,", "config = { privileged_pods = \"allow\", measured = true,");
+        assert_ne!(text, allowed, "the rule of the lab has another form");
+        std::fs::write(file, allowed).unwrap();
+    })
+    .await;
+    let label = |node: Node| node.metadata.labels.unwrap_or_default().remove("pratique.dev/privileged-pods");
+    let plain = lab.machine().await;
+    lab.join(&plain).await.accepted();
+    assert!(!lab.status(&plain.node).await.privileged_pods);
+    assert_eq!(label(lab.site.get(&plain.node).await), None);
+
+    let mut machine = lab.machine().await;
+    machine.claims.privileged_pods = true;
+    let certificates = lab.join(&machine).await.accepted();
+    let status = lab.status(&machine.node).await;
+    assert!(status.privileged_pods && status.checks.iter().any(|check| check.ok && check.name == "privileged pods"));
+    assert_eq!(label(lab.site.get(&machine.node).await).as_deref(), Some("true"));
+
+    let mut rules: Value = serde_json::to_value(lab.site.get::<CertificatePolicy>("cluster").await.spec.rules).unwrap();
+    rules[0]["config"]["privilegedPods"] = json!("refuse");
+    lab.site.patch::<CertificatePolicy>("cluster", &json!({ "spec": { "rules": rules } })).await;
+    let identity = identity(&machine, &certificates);
+    lab.until(Code::PrivilegedPods, || lab.renew(&machine, &identity)).await;
+    assert_eq!(lab.status(&machine.node).await.state, MachineState::Untrusted);
+    lab.site.stop();
+}

@@ -1,0 +1,166 @@
+//! Images of a TLS registry that asks who comes, in a real containerd: who gets them, and who does not.
+
+use super::upstream::{Authority, Reply, Seen, Upstream, serves};
+use super::{keys, keys_of, pem};
+use crate::site::Site;
+use agent_runtime::{
+    ContainerSpec, Containerd, Credential, DOCKER_HUB, ErrorClass, Keyring, PullPolicy, Registries, Registry, Runtime,
+    Secret,
+};
+use std::sync::{Arc, OnceLock};
+use tests_harness::oci::Image;
+
+/// Of `puller:hunter2`.
+const BASIC: &str = "Basic cHVsbGVyOmh1bnRlcjI=";
+
+/// What a registry gives to a known caller, and the challenge for the others.
+pub(super) fn basic(image: &Image, seen: &Seen) -> Reply {
+    match seen.authorization.as_deref() {
+        Some(BASIC) => serves(image, seen),
+        _ => Reply::status(401).with("www-authenticate", "Basic realm=\"registry\""),
+    }
+}
+
+pub(super) fn image() -> Arc<Image> {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+    let tools = tests_harness::tools::Tools::find(root).unwrap();
+    Arc::new(Image::busybox(&tests_harness::oci::find_busybox(Some(&tools)).unwrap()).unwrap())
+}
+
+fn agent(site: &Site, authority: &Authority, list: Vec<Registry>) -> Arc<Containerd> {
+    site.agent_of(Registries::new(list, DOCKER_HUB, pem(authority)))
+}
+
+pub(super) fn known(upstream: &Upstream) -> Registry {
+    Registry { host: upstream.host(), ..Registry::default() }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_private_image_is_not_run_because_a_neighbour_pulled_it() {
+    let (site, authority, image) = (Site::new(), Authority::new(), image());
+    let registry = Upstream::tls(&authority, move |seen| basic(&image, seen)).await;
+    let name = format!("{}/team/app:1", registry.host());
+    let first = agent(&site, &authority, vec![known(&registry)]);
+    let mine = keys(&registry.host(), "puller", "hunter2");
+    let pulled = first.obtain_image(&name, PullPolicy::IfNotPresent, &mine).await.unwrap();
+    assert!(pulled.pulled);
+
+    // The neighbours: without a secret, with one for another registry, with a wrong password.
+    let elsewhere = keys_of("elsewhere", "other.example", "puller", "hunter2");
+    let wrong = keys_of("wrong", &registry.host(), "puller", "guess");
+    for keys in [Keyring::NONE, &elsewhere, &wrong] {
+        let refused = first.obtain_image(&name, PullPolicy::IfNotPresent, keys).await.unwrap_err();
+        assert_eq!(refused.class, ErrorClass::ImagePull);
+        assert!(refused.chain().contains("unauthorized") || refused.chain().contains("401"), "{}", refused.chain());
+        let never = first.obtain_image(&name, PullPolicy::Never, keys).await.unwrap_err();
+        assert_eq!(never.class, ErrorClass::ImageNeverPull);
+        assert!(never.chain().contains("no pull secret"), "{}", never.chain());
+    }
+
+    // The owner does not ask again, also under another agent; a neighbour whose own secret is good asks once.
+    let second = agent(&site, &authority, vec![known(&registry)]);
+    let asked = registry.seen().len();
+    second.obtain_image(&name, PullPolicy::Never, &mine).await.unwrap();
+    assert_eq!(registry.seen().len(), asked);
+    let other = keys_of("other", &registry.host(), "puller", "hunter2");
+    assert!(second.obtain_image(&name, PullPolicy::Never, &other).await.is_err());
+    let shown = second.obtain_image(&name, PullPolicy::IfNotPresent, &other).await.unwrap();
+    assert!(!shown.pulled && shown.digest == pulled.digest, "it is there, and is not fetched again");
+    let asked = registry.seen().len();
+    second.obtain_image(&name, PullPolicy::Never, &other).await.unwrap();
+    assert_eq!(registry.seen().len(), asked);
+
+    // An attempt starts from the image that its pod was entitled to and from no other.
+    let digest = Some(format!("sha256:{}", "0".repeat(64)));
+    let spec = ContainerSpec { image: name.clone(), image_digest: digest, ..site.spec("swapped", "true") };
+    let swapped = second.start(&spec).await.unwrap_err();
+    assert_eq!(swapped.class, ErrorClass::Create);
+    assert!(second.list(None).await.unwrap().is_empty());
+    let log = std::fs::read_to_string(site.dir.path().join("engine/containerd.log")).unwrap_or_default();
+    assert!(!log.contains("hunter2") && !log.contains(BASIC));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_of_a_service_that_end_are_asked_anew_and_blobs_elsewhere_get_none() {
+    let (site, authority, image) = (Site::new(), Authority::new(), image());
+    let blobs = {
+        let image = image.clone();
+        Upstream::tls(&authority, move |seen| serves(&image, seen)).await
+    };
+    let (to, service) = (blobs.url(), Arc::new(OnceLock::<String>::new()));
+    let tokens = Upstream::tls(&authority, |seen| {
+        let refreshed =
+            seen.method == "POST" && seen.body.contains("grant_type=refresh_token&client_id=pratique&service=test");
+        let good = refreshed && seen.body.ends_with("&scope=repository%3Ateam%2Fapp%3Apull&refresh_token=hunter2");
+        if good { Reply::ok("{\"access_token\": \"t\", \"expires_in\": 60}") } else { Reply::status(401) }
+    })
+    .await;
+    service.set(format!("{}/token", tokens.url())).unwrap();
+    let requests = std::sync::atomic::AtomicUsize::new(0);
+    let registry = Upstream::tls(&authority, move |seen| {
+        // Each token is good for one request.
+        let number = requests.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        if seen.authorization.as_deref() != Some("Bearer t") || number.is_multiple_of(2) {
+            return Reply::bearer(service.get().unwrap());
+        }
+        if seen.target.contains("/blobs/") {
+            Reply::redirect(format!("{to}{}", seen.target))
+        } else {
+            serves(&image, seen)
+        }
+    })
+    .await;
+    let credential = Some(Credential::IdentityToken(Secret::new("hunter2".to_owned())));
+    let own = Registry { credential, token_hosts: vec![tokens.host()], ..known(&registry) };
+    let agent = agent(&site, &authority, vec![own, known(&blobs)]);
+    let name = format!("{}/team/app:1", registry.host());
+    assert!(agent.ensure_image(&name, PullPolicy::Always).await.unwrap().pulled);
+    assert_eq!(tokens.seen().len(), 3, "manifest, configuration, layer");
+    assert_eq!(blobs.seen().len(), 2);
+    assert_eq!(blobs.authorizations(), [""; 0]);
+    // The machine's own credential is for all of its pods.
+    agent.ensure_image(&name, PullPolicy::Never).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mirrors_are_asked_in_their_order_and_names_without_host_at_the_default_registry() {
+    let (site, authority, image) = (Site::new(), Authority::new(), image());
+    let broken = Upstream::tls(&authority, |_| Reply::status(500)).await;
+    let good = Upstream::tls(&authority, move |seen| serves(&image, seen)).await;
+    let hub = Registry {
+        host: DOCKER_HUB.into(),
+        mirrors: vec![broken.url(), good.url()],
+        mirrors_only: true,
+        ..Registry::default()
+    };
+    let agent = agent(&site, &authority, vec![hub]);
+    let pulled = agent.ensure_image("nginx", PullPolicy::Always).await.unwrap();
+    assert_eq!(pulled.name, "docker.io/library/nginx:latest");
+    let asked = |upstream: &Upstream| upstream.seen().first().map(|seen| seen.target.clone());
+    assert_eq!(asked(&broken).as_deref(), Some("/v2/library/nginx/manifests/latest"));
+    assert_eq!(asked(&good), asked(&broken));
+    agent.ensure_image("docker.io/nginx:latest", PullPolicy::Never).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_layer_that_is_another_or_longer_than_said_never_becomes_an_image() {
+    let (site, authority, image) = (Site::new(), Authority::new(), image());
+    for longer in [false, true] {
+        let image = image.clone();
+        let registry = Upstream::tls(&authority, move |seen| {
+            let [.., (digest, mut layer)] = image.blobs();
+            if !seen.target.ends_with(&digest) {
+                return serves(&image, seen);
+            }
+            layer[0] ^= 1;
+            layer.extend(longer.then_some(0));
+            Reply::ok(layer)
+        })
+        .await;
+        let agent = agent(&site, &authority, vec![known(&registry)]);
+        let name = format!("{}/team/app:1", registry.host());
+        let refused = agent.ensure_image(&name, PullPolicy::Always).await.unwrap_err();
+        assert_eq!(refused.class, ErrorClass::ImagePull, "{}", refused.chain());
+        assert_eq!(agent.ensure_image(&name, PullPolicy::Never).await.unwrap_err().class, ErrorClass::ImageNeverPull);
+    }
+}
