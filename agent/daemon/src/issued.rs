@@ -82,7 +82,8 @@ pub(crate) async fn operate(
         let never = issued::watch(end, move |left| teller.tell(left)).await;
         match never {}
     });
-    let outcome = node::serve(arguments, machine, image, (identity, doubt, clock), ending, &mut tasks).await;
+    let outcome =
+        node::serve(arguments, machine, image, (identity, doubt, clock), ending, &mut tasks, on_machine).await;
     tasks.shutdown().await;
     outcome
 }

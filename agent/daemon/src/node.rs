@@ -11,8 +11,10 @@ use crate::run::Ending;
 use crate::state_record;
 use crate::time::Clock;
 use agent_enroll::Identity;
-use agent_kubelet::{Config, Kubelet, Notices};
-use agent_runtime::{Containerd, Credential, Options, Registries, Registry, Secret};
+use agent_kubelet::{Config, Drained, Kubelet, Notices};
+use agent_runtime::{Containerd, Credential, Options, Programs, Registries, Registry, Secret};
+use config_machine::end::LONGEST_GRACE;
+use config_machine::{kernel, programs};
 use config_model::MachineConfig;
 use config_model::format::HostPort;
 use rustls::ServerConfig;
@@ -31,7 +33,10 @@ const DRAIN: Duration = Duration::from_secs(5);
 /// Images that came with the machine's own, imported at the start.
 const ARCHIVES: &str = "/oci";
 
-/// Runs the node until the agent is asked to end or a part of it ends by itself. Containers run on.
+/// Runs the node until the agent is asked to end or a part of it ends by itself.
+///
+/// On a host, containers run on. On a machine it is init that asks, and only when the machine is to be powered off or
+/// rebooted: every container then gets its grace, and what is left is the machine's to end.
 pub(crate) async fn serve(
     arguments: &RunArguments,
     machine: &MachineConfig,
@@ -39,16 +44,20 @@ pub(crate) async fn serve(
     (identity, doubt, clock): (Identity, Arc<Notify>, Arc<Clock>),
     ending: &mut Ending,
     tasks: &mut JoinSet<Result<(), Error>>,
+    on_machine: bool,
 ) -> Result<(), Error> {
+    if on_machine && machine.kernel.io_uring {
+        open_io_uring(Path::new("/proc/sys"))?;
+    }
     let tls = server_tls(&identity)?;
     let listener = listen(arguments.kubelet_port).await?;
-    let engine = Arc::new(Containerd::new(engine(arguments, machine)));
+    let engine = Arc::new(Containerd::new(engine(arguments, machine, on_machine)));
     let config = config(arguments, machine, image, (&identity.node, clock.notices()));
     state_record::tell(&arguments.run, &clock.notices());
     let condition = roots::keep_condition(identity.pins, identity.certificate, clock.notices());
     let api = MasterApi { client: identity.client, doubt, clock };
     let kubelet = Kubelet::new(config, Arc::new(api), engine.clone());
-    let server = kubelet.server();
+    let (server, drain) = (kubelet.server(), kubelet.drain());
     let (end, ended) = watch::channel(false);
     let mut parts = JoinSet::new();
     let answering = ended.clone();
@@ -65,8 +74,10 @@ pub(crate) async fn serve(
     say(&format!("node {} is served", identity.node));
     // Cancel-safe: every arm only waits for an end.
     let outcome = tokio::select! {
-        () = ending.asked() => Ok(()),
-        Some(part) = tasks.join_next() => part.unwrap_or_else(|error| Err(Error::Part("identity", error.into()))),
+        () = ending.asked() => Ok(true),
+        Some(part) = tasks.join_next() => {
+            part.unwrap_or_else(|error| Err(Error::Part("identity", error.into()))).map(|()| false)
+        }
         Some(part) = parts.join_next() => Err(match part {
             Ok(part) => Error::Part(part, "it should never end".into()),
             Err(error) => Error::Part("node", error.into()),
@@ -76,8 +87,21 @@ pub(crate) async fn serve(
     if timeout(DRAIN, async { while parts.join_next().await.is_some() {} }).await.is_err() {
         tracing::warn!("the kubelet did not end in time and is left");
     }
+    if on_machine && matches!(outcome, Ok(true)) {
+        say("ending the containers before the machine ends");
+        let Drained { ran, killed, left } = drain.end_all(LONGEST_GRACE).await;
+        say(&format!("{ran} containers ended, {killed} of them killed after their grace; {left} still run"));
+    }
     following.abort();
-    outcome
+    outcome.map(drop)
+}
+
+/// Lets processes use io_uring, as the machine's measured configuration asks; seccomp profiles still decide for pods.
+fn open_io_uring(settings: &Path) -> Result<(), Error> {
+    let path = settings.join(kernel::IO_URING);
+    std::fs::write(&path, kernel::IO_URING_ON).map_err(|source| Error::File { what: "write", path, source })?;
+    say("io_uring is open to processes, as this machine's configuration asks");
+    Ok(())
 }
 
 /// The kubelet's port on every address, IPv4 through IPv6 where the kernel has both.
@@ -102,12 +126,14 @@ fn server_tls(identity: &Identity) -> Result<Arc<ServerConfig>, Error> {
     Ok(Arc::new(config))
 }
 
-fn engine(arguments: &RunArguments, machine: &MachineConfig) -> Options {
+fn engine(arguments: &RunArguments, machine: &MachineConfig, on_machine: bool) -> Options {
     Options {
         socket: arguments.containerd.clone(),
         state: arguments.containerd_root.clone(),
         fifos: arguments.run.join("io"),
         registries: registries(&machine.registries),
+        // On another host containerd finds them as it is set up there.
+        programs: on_machine.then(|| Programs { shim: programs::SHIM.into(), runc: programs::RUNC.into() }),
         archives: vec![PathBuf::from(ARCHIVES), arguments.data.join("images")],
     }
 }

@@ -132,7 +132,8 @@ async fn operate(
         tasks.spawn(async move { match roots::follow(path, pins).await {} });
     }
     tasks.spawn(async move { Err(Error::Part("keeper of the identity", keeper.keep().await.into())) });
-    let outcome = node::serve(arguments, &machine, &image, (identity, doubt, clock), ending, &mut tasks).await;
+    let outcome =
+        node::serve(arguments, &machine, &image, (identity, doubt, clock), ending, &mut tasks, on_machine).await;
     tasks.shutdown().await;
     outcome
 }

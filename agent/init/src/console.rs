@@ -1,18 +1,56 @@
-//! The console: milestones and failures, one line each, so that a person or a test can follow the boot.
+//! The consoles: milestones and failures, one line each, so that a person or a test can follow the boot on whatever the
+//! machine has: a screen, a serial line, the line that the firmware names.
+//!
+//! Guarantees: a console that takes nothing (a line whose other end holds it up, a screen that somebody stopped) costs
+//! [`PATIENCE`] once and then nothing, until it takes text again; what it missed is counted. No other console waits for it.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{ErrorKind, Write as _};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use agent_sys::terminal::{open, set_speed, wait_writable};
 
 use crate::fatal::Fatal;
+use crate::spcr;
 
-/// The system console, or nothing where it can't be opened (a machine without one boots all the same).
-#[derive(Debug)]
-pub struct Console(Option<File>);
+/// The consoles that the kernel writes to, by name: those of the command line that the machine has.
+const ACTIVE: &str = "/sys/class/tty/console/active";
+/// Where no list is there.
+const FALLBACK: &str = "/dev/console";
+/// How long a console may keep one line waiting: a serial line's buffer of 4 KiB takes this time at 19200 bits a second.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Most consoles; more than a machine has.
+const MOST: usize = 8;
+
+/// Every console of the machine, or nothing where it has none (it boots all the same). Clones write to the same ones, line
+/// by line.
+#[derive(Debug, Clone)]
+pub struct Console(Arc<Mutex<Vec<Outlet>>>);
 
 impl Console {
-    /// Opens `/dev/console` for writing.
+    /// Opens what the kernel writes to, and the serial line that the firmware names.
     pub fn open() -> Self {
-        Self(File::options().write(true).open("/dev/console").ok())
+        let active = std::fs::read_to_string(ACTIVE).unwrap_or_default();
+        let mut files: Vec<File> = names(&active).filter_map(|name| open(&format!("/dev/{name}")).ok()).collect();
+        if let Some((name, baud)) = spcr::terminal().filter(|(name, _)| names(&active).all(|other| other != name)) {
+            let path = format!("/dev/{name}");
+            let file = open(&path).ok();
+            if let (Some(file), Some(baud)) = (&file, baud) {
+                // At another speed it is not readable, and nobody is worse off.
+                drop(set_speed(file, &path, baud));
+            }
+            files.extend(file);
+        }
+        if files.is_empty() {
+            files.extend(open(FALLBACK).ok());
+        }
+        Self::of(files.into_iter().map(|file| (file, PATIENCE)))
+    }
+
+    fn of(files: impl IntoIterator<Item = (File, Duration)>) -> Self {
+        let outlet = |(file, patience)| Outlet { file, patience, stalled: false, missed: 0 };
+        Self(Arc::new(Mutex::new(files.into_iter().take(MOST).map(outlet).collect())))
     }
 
     /// Writes `pratique: <ms since kernel start> <text>`.
@@ -25,14 +63,64 @@ impl Console {
         self.line(&fatal.line());
     }
 
-    /// Writes one line, cleaned of control characters, in a single call.
+    /// Writes one line, cleaned of control characters, to every console.
     pub fn line(&self, text: &str) {
         let mut line = clean(text);
         line.push('\n');
-        if let Some(mut file) = self.0.as_ref() {
-            // A console that refuses text leaves nobody to tell.
-            drop(file.write_all(line.as_bytes()));
+        for outlet in self.0.lock().unwrap_or_else(PoisonError::into_inner).iter_mut() {
+            outlet.line(line.as_bytes());
         }
+    }
+}
+
+/// The names in the kernel's list of active consoles.
+fn names(active: &str) -> impl Iterator<Item = &str> {
+    active.split_ascii_whitespace().filter(|name| name.bytes().all(|byte| byte.is_ascii_alphanumeric()))
+}
+
+/// One console.
+#[derive(Debug)]
+struct Outlet {
+    file: File,
+    patience: Duration,
+    /// It kept a line waiting for too long, and took nothing since.
+    stalled: bool,
+    /// Lines that it did not get whole.
+    missed: u64,
+}
+
+impl Outlet {
+    fn line(&mut self, line: &[u8]) {
+        if self.stalled && !wait_writable(&self.file, Duration::ZERO) {
+            self.missed += 1;
+            return;
+        }
+        let note = match std::mem::take(&mut self.missed) {
+            0 => Vec::new(),
+            missed => format!("\npratique: this console missed {missed} lines\n").into_bytes(),
+        };
+        let patience = if self.stalled { Duration::ZERO } else { self.patience };
+        self.stalled = !self.write([note.as_slice(), line].concat().as_slice(), patience);
+        self.missed += u64::from(self.stalled);
+    }
+
+    /// Writes all of it; false where it was not taken in time, or at all.
+    fn write(&mut self, mut text: &[u8], patience: Duration) -> bool {
+        let end = Instant::now() + patience;
+        while !text.is_empty() {
+            match self.file.write(text) {
+                Ok(count) => text = text.get(count..).unwrap_or_default(),
+                Err(cause) if cause.kind() == ErrorKind::Interrupted => {}
+                Err(cause) if cause.kind() == ErrorKind::WouldBlock => {
+                    if !wait_writable(&self.file, end.saturating_duration_since(Instant::now())) {
+                        return false;
+                    }
+                }
+                // A console that refuses text leaves nobody to tell.
+                Err(_) => return false,
+            }
+        }
+        true
     }
 }
 
@@ -43,10 +131,56 @@ pub fn clean(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::clean;
+    use super::{Console, clean, names};
+    use std::fs::File;
+    use std::io::Read as _;
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
+    use std::time::Duration;
 
     #[test]
     fn escape_sequences_do_not_reach_the_terminal() {
         assert_eq!(clean("a\u{1b}[2Jb\tc\r"), "a\u{FFFD}[2Jb\tc\u{FFFD}");
+    }
+
+    #[test]
+    fn the_kernels_list_names_consoles_and_nothing_else() {
+        assert_eq!(names("tty0 ttyS0\n").collect::<Vec<_>>(), ["tty0", "ttyS0"]);
+        assert_eq!(names("../null hvc0").collect::<Vec<_>>(), ["hvc0"]);
+    }
+
+    /// Stands for a console: what is written on one side is read on the other.
+    fn pair() -> (File, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        (File::from(OwnedFd::from(ours)), theirs)
+    }
+
+    #[test]
+    fn a_dead_console_holds_nobody_up_and_the_others_get_every_line() {
+        let ((dead, mut silent), (alive, mut heard)) = (pair(), pair());
+        // So patient with the dead one that the test would take a quarter of an hour if every line waited for it.
+        let console = Console::of([(dead, Duration::from_millis(50)), (alive, Duration::from_secs(3600))]);
+        let reader = std::thread::spawn(move || {
+            let mut text = String::new();
+            heard.read_to_string(&mut text).unwrap();
+            text
+        });
+        let line = "x".repeat(1000);
+        for _ in 0..20_000 {
+            console.line(&line);
+        }
+        // It comes back: the next line is told with how many it missed.
+        silent.set_nonblocking(true).unwrap();
+        let mut sink = vec![0; 1 << 20];
+        while silent.read(&mut sink).is_ok_and(|count| count > 0) {}
+        console.line("back");
+        let count = silent.read(&mut sink).unwrap();
+        let told = String::from_utf8_lossy(&sink[..count]).into_owned();
+        assert!(told.contains("this console missed") && told.ends_with("\nback\n"), "{told}");
+        drop(console);
+        let text = reader.join().unwrap();
+        assert_eq!(text.lines().filter(|heard| **heard == *line).count(), 20_000);
+        assert!(text.ends_with("\nback\n"));
     }
 }

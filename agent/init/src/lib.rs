@@ -12,10 +12,12 @@
 //! - The supervisor never waits on the supervised: their output goes through a bounded queue to a writer thread,
 //!   and what doesn't fit is counted and dropped.
 //! - A panic reboots the machine.
+//! - No service starts before the kernel is as [`config_machine::kernel`] says it is ([`hardening`]).
+//! - The state's file system executes nothing, but for pods' own volumes ([`state`]).
 //!
 //! Tasks and channels: the main thread polls signals, service output, the power button and a timer ([`services`]);
 //! one writer thread takes lines from a bounded channel to log files and console ([`output`]). Decisions are pure
-//! functions: [`gpt`], [`smbios`], [`label`], [`supervisor`], [`shutdown::unmount_order`].
+//! functions: [`gpt`], [`smbios`], [`spcr`], [`label`], [`supervisor`], [`shutdown::unmount_order`].
 
 pub mod button;
 pub mod cloud;
@@ -25,6 +27,7 @@ pub mod errand;
 pub mod fatal;
 pub mod gpt;
 pub mod guid;
+pub mod hardening;
 pub mod initrd;
 pub mod label;
 pub mod lines;
@@ -37,6 +40,7 @@ pub mod settings;
 pub mod shutdown;
 pub mod smbios;
 pub mod source;
+pub mod spcr;
 pub mod stage2;
 pub mod state;
 pub mod supervisor;

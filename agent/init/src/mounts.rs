@@ -23,7 +23,6 @@ pub struct Virtual {
 
 const SAFE: Limits = Limits { read_only: false, no_suid: true, no_dev: true, no_exec: true };
 const DEVICES: Limits = Limits { read_only: false, no_suid: true, no_dev: false, no_exec: true };
-const SCRATCH: Limits = Limits { read_only: false, no_suid: true, no_dev: true, no_exec: false };
 const FROZEN: Limits = Limits { read_only: true, no_suid: true, no_dev: true, no_exec: true };
 
 const fn needed(target: &'static str, kind: &'static str, limits: Limits, options: &'static str) -> Virtual {
@@ -39,10 +38,11 @@ pub const EARLY: [Virtual; 4] = [
     needed("/proc", "proc", SAFE, ""),
     needed("/sys", "sysfs", SAFE, ""),
     needed("/dev", "devtmpfs", DEVICES, "mode=755"),
-    needed("/run", "tmpfs", SCRATCH, "mode=755,size=20%"),
+    needed("/run", "tmpfs", SAFE, "mode=755,size=20%"),
 ];
 
-/// What the second stage adds. `/run` allows execution: containers' root filesystems lie below it.
+/// What the second stage adds. Nothing that can be written executes: containers' root filesystems, which lie below `/run`,
+/// are mounts of their own, with limits of their own.
 pub const LATE: [Virtual; 7] = [
     needed("/tmp", "tmpfs", SAFE, "mode=1777,size=10%"),
     needed("/dev/pts", "devpts", DEVICES, "mode=620,gid=5,ptmxmode=666"),
@@ -82,6 +82,11 @@ mod tests {
             assert!(entry.limits.no_suid, "{}", entry.target);
             assert!(entry.limits.no_dev || entry.target.starts_with("/dev"), "{}", entry.target);
         }
+    }
+
+    #[test]
+    fn nothing_that_can_be_written_executes() {
+        assert!(EARLY.iter().chain(&LATE).all(|entry| entry.limits.no_exec));
     }
 
     #[test]

@@ -43,11 +43,11 @@ impl std::fmt::Debug for Message {
 
 impl Output {
     /// Starts the writer thread for services of these names.
-    pub fn start(names: &[&'static str]) -> Self {
+    pub fn start(names: &[&'static str], console: Console) -> Self {
         let (sender, receiver) = sync_channel(QUEUE);
         let sinks = names.iter().map(|name| Sink::new(name)).collect();
         // Detached: it ends with the channel, or with the machine.
-        drop(std::thread::spawn(move || write_all(&receiver, sinks)));
+        drop(std::thread::spawn(move || write_all(&receiver, sinks, &console)));
         Self { sender, dropped: vec![0; names.len()] }
     }
 
@@ -133,14 +133,13 @@ fn open(path: &str) -> Option<File> {
     File::options().append(true).create(true).mode(0o600).open(path).ok()
 }
 
-fn write_all(receiver: &Receiver<Message>, mut sinks: Vec<Sink>) {
-    let console = Console::open();
+fn write_all(receiver: &Receiver<Message>, mut sinks: Vec<Sink>, console: &Console) {
     for message in receiver {
         match message {
             Message::Line(service, line) => {
                 if let Some(sink) = sinks.get_mut(service) {
                     sink.store(&line);
-                    sink.show(&console, &line);
+                    sink.show(console, &line);
                 }
             }
             Message::Close(done) => {

@@ -17,7 +17,7 @@ use crate::fatal::Fatal;
 use crate::initrd::{Corrupted, ROOT_NAME};
 use crate::lines::Splitter;
 use crate::output::Output;
-use crate::supervisor::{Effect, Event, Supervisor};
+use crate::supervisor::{Effect, Event, Supervisor, Terms};
 use crate::{button, shutdown};
 
 /// How often the root's health is asked for.
@@ -40,8 +40,8 @@ pub struct Service {
     pub name: &'static str,
     /// What is run.
     pub program: Program,
-    /// Whether its exit codes 100 and 101 reboot and power off the machine.
-    pub may_end_machine: bool,
+    /// What sets it apart from others.
+    pub terms: Terms,
 }
 
 /// Makes any panic in this process end in a reboot, after a line on the console.
@@ -68,13 +68,13 @@ pub fn forget_unhealthy_boots() {
 /// Keeps `services` running until the machine ends; with none, waits for that end.
 pub fn run(console: &Console, signals: Signals, services: Vec<Service>) -> ExitCode {
     let names: Vec<&'static str> = services.iter().map(|service| service.name).collect();
-    let may_end: Vec<bool> = services.iter().map(|service| service.may_end_machine).collect();
-    let (supervisor, effects) = Supervisor::new(&may_end);
+    let terms: Vec<Terms> = services.iter().map(|service| service.terms).collect();
+    let (supervisor, effects) = Supervisor::new(&terms);
     let mut driver = Driver {
         console,
         signals,
         supervisor,
-        output: Some(Output::start(&names)),
+        output: Some(Output::start(&names, console.clone())),
         streams: services.iter().map(|_| Stream::default()).collect(),
         services,
         buttons: button::open(),

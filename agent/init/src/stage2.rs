@@ -1,11 +1,15 @@
 //! The second stage: from the verified root to supervised services.
 
 use std::fs;
+use std::path::Path;
 use std::process::ExitCode;
 
 use agent_metadata::Setting;
 use agent_sys::process::Program;
 use agent_sys::signal::Signals;
+use config_machine::containerd;
+use config_machine::kernel::{LAST, SYSCTLS, Weight};
+use config_machine::programs::SEARCH_PATH;
 
 use crate::console::Console;
 use crate::fatal::{Fatal, Then};
@@ -13,25 +17,13 @@ use crate::mounts::{self, directory};
 use crate::services::{self, Service, UNHEALTHY_LIMIT};
 use crate::settings::{self, Image};
 use crate::source::SourceError;
-use crate::{cloud, measure, modules, source, state};
+use crate::supervisor::Terms;
+use crate::{cloud, hardening, measure, modules, source, state};
 
 const CGROUPS: &str = "/sys/fs/cgroup";
 const MODULE_LIST: &str = "/usr/lib/pratique/modules";
-const PATH: &str = "/usr/sbin:/usr/bin";
-
-/// Kernel settings and why: the first five are what Kubernetes' own node agent sets or expects, the others take
-/// rights away that nothing here needs.
-const SETTINGS: [(&str, &str); 9] = [
-    ("vm/overcommit_memory", "1"),
-    ("vm/panic_on_oom", "0"),
-    ("kernel/panic", "10"),
-    ("kernel/panic_on_oops", "1"),
-    ("fs/inotify/max_user_instances", "8192"),
-    ("kernel/kptr_restrict", "1"),
-    ("kernel/dmesg_restrict", "1"),
-    ("kernel/kexec_load_disabled", "1"),
-    ("kernel/unprivileged_bpf_disabled", "1"),
-];
+const KERNEL_CURE: &str =
+    "boot this image's own kernel file, unchanged; if it is, this is a fault of the image: report it";
 
 /// A boot whose services gave up too often.
 #[derive(Debug, thiserror::Error)]
@@ -85,17 +77,18 @@ fn prepare(console: &Console) -> Result<Image, Fatal> {
     warn(console, "PRIVATE", agent_sys::process::keep_private().err());
     warn(console, "MEMORY", agent_sys::power::stay_in_memory().err());
     warn(console, "POWER", agent_sys::power::catch_ctrl_alt_del().err());
+    // Before the modules: network cards take over what stands under `default` when they come.
+    harden(console)?;
     for cause in modules::load_list(MODULE_LIST, "/") {
         warn(console, "MODULE", Some(cause));
     }
-    // All that this image needs is loaded: from now on no module can be, by nobody.
-    setting("kernel/modules_disabled", "1");
+    hardening::set(Path::new(hardening::SETTINGS), &LAST).map_err(not_held)?;
     mounts::apply(&mounts::LATE).map_err(broken)?;
+    let command_line = fs::read_to_string("/proc/cmdline").unwrap_or_default();
+    let lockdown = hardening::prove(Path::new("/"), &command_line).map_err(not_held)?;
+    console.milestone(&format!("kernel settings hold, lockdown {}", lockdown.name()));
     agent_sys::mount::share_all().map_err(broken)?;
     directory("/run/pratique", 0o700).map_err(broken)?;
-    for (name, value) in SETTINGS {
-        setting(name, value);
-    }
     delegate_controllers();
     let image = Image::parse(&fs::read_to_string("/etc/pratique/image.toml").unwrap_or_default());
     if agent_sys::clock::unix_seconds() < image.build_time {
@@ -138,7 +131,7 @@ fn no_configuration(cause: SourceError) -> Fatal {
 /// The services of this image.
 fn table(image: &Image) -> Vec<Service> {
     let mut all =
-        vec![service("containerd", &["--config", "/etc/containerd/config.toml", "--log-level", "warn"], -900, false)];
+        vec![service("containerd", &["--config", containerd::PATH, "--log-level", "warn"], -999, Terms::default())];
     if image.role == "master" {
         let attestor = "/run/pratique/attestor.sock";
         let arguments = [
@@ -152,25 +145,29 @@ fn table(image: &Image) -> Vec<Service> {
             "--attestor",
             attestor,
         ];
-        all.push(service("master", &arguments, -950, false));
+        all.push(service("master", &arguments, -950, Terms::default()));
     }
     let arguments =
         ["run", "--config", measure::CONFIGURATION, "--data", "/var/lib/pratique/agent", "--run", "/run/pratique"];
-    all.push(service("agent", &arguments, -950, true));
+    // It gives containers their grace by containerd, and a master's machine is a node of its own.
+    all.push(service("agent", &arguments, -950, Terms { may_end_machine: true, ends_first: true }));
     all
 }
 
-fn service(name: &'static str, arguments: &[&str], oom_score: i16, may_end_machine: bool) -> Service {
+fn service(name: &'static str, arguments: &[&str], oom_score: i16, terms: Terms) -> Service {
     let cgroup = format!("{CGROUPS}/pratique/{name}");
     let made = fs::create_dir_all(&cgroup).is_ok();
     let program = Program {
         path: format!("/usr/bin/{name}"),
         arguments: arguments.iter().map(|argument| (*argument).to_owned()).collect(),
-        environment: vec![("PATH".to_owned(), PATH.to_owned()), ("HOME".to_owned(), "/var/lib/pratique".to_owned())],
+        environment: vec![
+            ("PATH".to_owned(), SEARCH_PATH.to_owned()),
+            ("HOME".to_owned(), "/var/lib/pratique".to_owned()),
+        ],
         cgroup: made.then_some(cgroup),
         oom_score,
     };
-    Service { name, program, may_end_machine }
+    Service { name, program, terms }
 }
 
 /// Lets control groups below the root, and below init's own, use every controller that the kernel has.
@@ -185,9 +182,21 @@ fn delegate_controllers() {
     }
 }
 
-fn setting(name: &str, value: &str) {
-    // A kernel without the setting hasn't what it limits.
-    drop(fs::write(format!("/proc/sys/{name}"), value));
+/// Writes the kernel's settings; one that guards the machine and does not hold ends the boot here.
+fn harden(console: &Console) -> Result<(), Fatal> {
+    let mut first = None;
+    for (weight, cause) in hardening::apply(Path::new(hardening::SETTINGS), &SYSCTLS) {
+        match weight {
+            Weight::Guard if first.is_none() => first = Some(cause),
+            // The first one stops the machine; the others are told, so that one boot shows them all.
+            Weight::Guard | Weight::Service => console.line(&Fatal::warning("KERNEL", cause)),
+        }
+    }
+    first.map_or(Ok(()), |cause| Err(not_held(cause)))
+}
+
+fn not_held(cause: hardening::NotHeld) -> Fatal {
+    Fatal::hold("KERNEL", KERNEL_CURE, cause)
 }
 
 fn warn(console: &Console, code: &'static str, cause: Option<agent_sys::Error>) {

@@ -12,7 +12,7 @@ use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::time::Duration;
 
 use agent_sys::crypt::{self, Volume};
-use agent_sys::mount::{Limits, mount};
+use agent_sys::mount::{Limits, mount, mount_again};
 use agent_sys::process::{Ended, run};
 use agent_volume::header::{COPIES, DAMAGED, DATA_OFFSET, SIZE, VolumeKey, WrappingKey};
 use agent_volume::report::Answer;
@@ -45,11 +45,19 @@ const CURE: &str =
     "check the disk; its state can be made anew by writing the image again (what the machine stored is lost)";
 const ROOM_CURE: &str = "enlarge the disk behind the image";
 
+/// What the state's file system allows: nothing on it is executed, is a device, or gives rights. Containers' root file
+/// systems are overlays over parts of it, mounts of their own with their own limits.
+const LIMITS: Limits = Limits { read_only: false, no_suid: true, no_dev: true, no_exec: true };
+/// Pods' volumes: a pod may execute what it wrote there, as everywhere in Kubernetes. The host's programs name nothing there.
+const VOLUMES: &str = "/var/lib/kubelet/pods";
+const VOLUME_LIMITS: Limits = Limits { no_exec: false, ..LIMITS };
+
 /// Directories of the state, with their modes.
-const DIRECTORIES: [(&str, u32); 10] = [
+const DIRECTORIES: [(&str, u32); 11] = [
     ("/var/lib", 0o755),
     ("/var/lib/containerd", 0o700),
     ("/var/lib/kubelet", 0o700),
+    (VOLUMES, 0o750),
     ("/var/lib/pratique", 0o700),
     ("/var/lib/pratique/init", 0o700),
     ("/var/log", 0o755),
@@ -215,9 +223,9 @@ fn decrypt(place: &Place, key: &VolumeKey) -> Result<String, Fatal> {
 }
 
 fn mounted(node: &str) -> Result<(), agent_sys::Error> {
-    let limits = Limits { no_suid: true, no_dev: true, ..Limits::default() };
-    mount(node, TARGET, "ext4", limits, "errors=remount-ro")?;
-    DIRECTORIES.iter().try_for_each(|(path, mode)| directory(path, *mode))
+    mount(node, TARGET, "ext4", LIMITS, "errors=remount-ro")?;
+    DIRECTORIES.iter().try_for_each(|(path, mode)| directory(path, *mode))?;
+    mount_again(VOLUMES, VOLUME_LIMITS)
 }
 
 /// Makes the file system of a volume, mounts it, and says so on the disk. Without a recovery key nothing keeps the volume's

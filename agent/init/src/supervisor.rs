@@ -2,12 +2,15 @@
 //!
 //! Guarantees: a service is restarted after a pause that doubles from 1 s to 30 s and is forgotten once it lived for a
 //! minute; a service that dies [`DEATHS`] times within [`WINDOW`] ends the machine by a reboot; an end goes through
-//! asking the services, asking everybody, then force, each step bounded in time, and never turns back.
+//! asking the services that end others' work first (the agent, which gives containers their grace), asking the other
+//! services, asking everybody, then force, each step bounded in time, and never turns back. Where the root is corrupted,
+//! all services are asked at once: none of them can be trusted to do its work.
 
 use std::time::Duration;
 
 use agent_sys::power::End;
 use agent_sys::process::Ended;
+use config_machine::end::AGENT_END;
 
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
@@ -18,6 +21,8 @@ pub const DEATHS: usize = 10;
 pub const WINDOW: Duration = Duration::from_secs(600);
 /// All services alive for so long make the boot a healthy one.
 pub const HEALTHY: Duration = Duration::from_secs(600);
+/// How long services that end first may take: what containers get, and what the agent takes besides.
+pub const ASK_FIRST: Duration = AGENT_END;
 /// How long services may take to end when asked.
 pub const ASK_SERVICES: Duration = Duration::from_secs(8);
 /// How long everybody else may take.
@@ -73,6 +78,15 @@ pub enum Effect {
     Finish(End),
 }
 
+/// What sets a service apart from others.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Terms {
+    /// Its exit codes [`WANTS_REBOOT`] and [`WANTS_POWER_OFF`] end the machine.
+    pub may_end_machine: bool,
+    /// It ends before the others are asked, which it needs for that.
+    pub ends_first: bool,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Life {
     Starting,
@@ -86,13 +100,14 @@ struct Service {
     life: Life,
     pause: Duration,
     deaths: Vec<Duration>,
-    may_end_machine: bool,
+    terms: Terms,
     was_started: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Serving { all_since: Option<Duration>, healthy: bool },
+    AskingFirst { end: End, until: Duration },
     AskingServices { end: Option<End>, until: Duration },
     AskingAll { end: Option<End>, until: Duration },
     Held,
@@ -108,17 +123,17 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// Begins with one service for each item, which says whether its exit code may end the machine; the effects start
-    /// them all. With none the machine is held: it only waits for an end.
-    pub fn new(may_end_machine: &[bool]) -> (Self, Vec<Effect>) {
-        let service = |may: &bool| Service {
+    /// Begins with one service for each item; the effects start them all. With none the machine is held: it only waits
+    /// for an end.
+    pub fn new(services: &[Terms]) -> (Self, Vec<Effect>) {
+        let service = |terms: &Terms| Service {
             life: Life::Starting,
             pause: FIRST_PAUSE,
             deaths: Vec::new(),
-            may_end_machine: *may,
+            terms: *terms,
             was_started: false,
         };
-        let services: Vec<Service> = may_end_machine.iter().map(service).collect();
+        let services: Vec<Service> = services.iter().map(service).collect();
         let effects = (0..services.len()).map(Effect::Start).collect();
         let phase = if services.is_empty() { Phase::Held } else { Phase::Serving { all_since: None, healthy: false } };
         (Self { services, phase, told_started: false }, effects)
@@ -147,7 +162,9 @@ impl Supervisor {
                 });
                 restart.chain(all_since.filter(|_| !healthy).map(|since| since + HEALTHY)).min()
             }
-            Phase::AskingServices { until, .. } | Phase::AskingAll { until, .. } => Some(until),
+            Phase::AskingFirst { until, .. } | Phase::AskingServices { until, .. } | Phase::AskingAll { until, .. } => {
+                Some(until)
+            }
             Phase::Held | Phase::Over => None,
         }
     }
@@ -161,8 +178,14 @@ impl Supervisor {
         let Some(service) = self.services.get_mut(index) else { return Vec::new() };
         service.life = Life::Running { pid, since: now };
         service.was_started = true;
-        if self.is_ending() {
-            return vec![Effect::Ask(pid)];
+        let ends_first = service.terms.ends_first;
+        match self.phase {
+            Phase::Serving { .. } | Phase::Held => {}
+            // The others are asked when those have ended.
+            Phase::AskingFirst { .. } if !ends_first => return Vec::new(),
+            Phase::AskingFirst { .. } | Phase::AskingServices { .. } | Phase::AskingAll { .. } | Phase::Over => {
+                return vec![Effect::Ask(pid)];
+            }
         }
         let first = !self.told_started && self.services.iter().all(|service| service.was_started);
         self.told_started |= first;
@@ -193,8 +216,10 @@ impl Supervisor {
             return self.all_stopped(now);
         }
         match how {
-            Ended::Code(WANTS_REBOOT) if service.may_end_machine => return self.stop_after(now, index, End::Reboot),
-            Ended::Code(WANTS_POWER_OFF) if service.may_end_machine => {
+            Ended::Code(WANTS_REBOOT) if service.terms.may_end_machine => {
+                return self.stop_after(now, index, End::Reboot);
+            }
+            Ended::Code(WANTS_POWER_OFF) if service.terms.may_end_machine => {
                 return self.stop_after(now, index, End::PowerOff);
             }
             Ended::Code(_) | Ended::Signal(_) => {}
@@ -241,25 +266,56 @@ impl Supervisor {
                 *planned = end;
                 return effects;
             }
-            Phase::AskingServices { .. } | Phase::AskingAll { .. } | Phase::Over => return Vec::new(),
-        }
-        self.phase = Phase::AskingServices { end, until: now + ASK_SERVICES };
-        for service in &mut self.services {
-            match service.life {
-                Life::Running { pid, .. } => effects.push(Effect::Ask(pid)),
-                Life::Waiting { .. } => service.life = Life::Stopped,
-                Life::Starting | Life::Stopped => {}
+            Phase::AskingFirst { .. } | Phase::AskingServices { .. } | Phase::AskingAll { .. } | Phase::Over => {
+                return Vec::new();
             }
         }
+        for service in &mut self.services {
+            if matches!(service.life, Life::Waiting { .. }) {
+                service.life = Life::Stopped;
+            }
+        }
+        let mut next = match end {
+            Some(end) => {
+                self.phase = Phase::AskingFirst { end, until: now + ASK_FIRST };
+                self.ask(|terms| terms.ends_first)
+            }
+            None => self.ask_services(now, None),
+        };
+        effects.append(&mut next);
         effects.append(&mut self.all_stopped(now));
         effects
     }
 
+    /// Asks the running services of some terms.
+    fn ask(&self, which: fn(Terms) -> bool) -> Vec<Effect> {
+        let asked = self.services.iter().filter(|service| which(service.terms));
+        let pid = |service: &Service| match service.life {
+            Life::Running { pid, .. } => Some(Effect::Ask(pid)),
+            Life::Starting | Life::Waiting { .. } | Life::Stopped => None,
+        };
+        asked.filter_map(pid).collect()
+    }
+
+    fn ask_services(&mut self, now: Duration, end: Option<End>) -> Vec<Effect> {
+        self.phase = Phase::AskingServices { end, until: now + ASK_SERVICES };
+        self.ask(|_| true)
+    }
+
+    /// Goes on to the next step of an end whose services have all stopped; at the last one nothing is left to ask.
     fn all_stopped(&mut self, now: Duration) -> Vec<Effect> {
-        let stopped = self.services.iter().all(|service| service.life == Life::Stopped);
+        let stopped = |service: &Service| service.life == Life::Stopped;
         match self.phase {
-            Phase::AskingServices { end, .. } if stopped => self.ask_all(now, end),
-            Phase::AskingServices { .. }
+            Phase::AskingFirst { end, .. }
+                if self.services.iter().filter(|service| service.terms.ends_first).all(stopped) =>
+            {
+                let mut effects = self.ask_services(now, Some(end));
+                effects.append(&mut self.all_stopped(now));
+                effects
+            }
+            Phase::AskingServices { end, .. } if self.services.iter().all(stopped) => self.ask_all(now, end),
+            Phase::AskingFirst { .. }
+            | Phase::AskingServices { .. }
             | Phase::Serving { .. }
             | Phase::AskingAll { .. }
             | Phase::Held
@@ -275,7 +331,11 @@ impl Supervisor {
     fn alone(&mut self) -> Vec<Effect> {
         match self.phase {
             Phase::AskingAll { end, .. } => self.finish(end),
-            Phase::Serving { .. } | Phase::AskingServices { .. } | Phase::Held | Phase::Over => Vec::new(),
+            Phase::Serving { .. }
+            | Phase::AskingFirst { .. }
+            | Phase::AskingServices { .. }
+            | Phase::Held
+            | Phase::Over => Vec::new(),
         }
     }
 
@@ -301,13 +361,22 @@ impl Supervisor {
                 }
                 effects
             }
+            Phase::AskingFirst { end, until } if until <= now => {
+                let mut effects = self.ask_services(now, Some(end));
+                effects.append(&mut self.all_stopped(now));
+                effects
+            }
             Phase::AskingServices { end, until } if until <= now => self.ask_all(now, end),
             Phase::AskingAll { end, until } if until <= now => {
                 let mut effects = vec![Effect::ForceAll];
                 effects.append(&mut self.finish(end));
                 effects
             }
-            Phase::AskingServices { .. } | Phase::AskingAll { .. } | Phase::Held | Phase::Over => Vec::new(),
+            Phase::AskingFirst { .. }
+            | Phase::AskingServices { .. }
+            | Phase::AskingAll { .. }
+            | Phase::Held
+            | Phase::Over => Vec::new(),
         }
     }
 }

@@ -7,14 +7,18 @@ use agent_sys::power::End;
 use agent_sys::process::Ended;
 use proptest::prelude::*;
 
-use super::{ASK_ALL, ASK_SERVICES, DEATHS, Effect, Event, HEALTHY, LONGEST_PAUSE, Supervisor};
+use super::{ASK_ALL, ASK_FIRST, ASK_SERVICES, DEATHS, Effect, Event, HEALTHY, LONGEST_PAUSE, Supervisor, Terms};
+
+const PLAIN: Terms = Terms { may_end_machine: false, ends_first: false };
+const TRUSTED: Terms = Terms { may_end_machine: true, ..PLAIN };
+const AGENT: Terms = Terms { ends_first: true, ..TRUSTED };
 
 fn at(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
 fn running(count: usize) -> Supervisor {
-    let (mut supervisor, effects) = Supervisor::new(&vec![true; count]);
+    let (mut supervisor, effects) = Supervisor::new(&vec![TRUSTED; count]);
     assert_eq!(effects.len(), count);
     for (index, pid) in (0..count).zip(100..) {
         supervisor.step(at(0), Event::Started(index, pid));
@@ -24,7 +28,7 @@ fn running(count: usize) -> Supervisor {
 
 #[test]
 fn the_start_is_told_once_all_have_started() {
-    let (mut supervisor, _) = Supervisor::new(&[false, true]);
+    let (mut supervisor, _) = Supervisor::new(&[PLAIN, TRUSTED]);
     assert_eq!(supervisor.step(at(0), Event::Started(0, 10)), []);
     assert_eq!(supervisor.step(at(0), Event::Started(1, 11)), [Effect::TellStarted]);
 }
@@ -79,6 +83,42 @@ fn an_end_asks_services_then_all_then_forces() {
     assert_eq!(supervisor.step(late, Event::Asked(End::Reboot)), []);
 }
 
+/// containerd and the agent, which run.
+fn machine() -> Supervisor {
+    let (mut supervisor, _) = Supervisor::new(&[PLAIN, AGENT]);
+    supervisor.step(at(0), Event::Started(0, 100));
+    supervisor.step(at(0), Event::Started(1, 101));
+    supervisor
+}
+
+#[test]
+fn containerd_is_asked_when_the_agent_has_ended_the_containers() {
+    let mut supervisor = machine();
+    let asked = supervisor.step(at(5), Event::Asked(End::PowerOff));
+    assert_eq!(asked, [Effect::TellEnd(End::PowerOff), Effect::Ask(101)]);
+    assert_eq!(supervisor.deadline(), Some(at(5) + ASK_FIRST));
+    assert_eq!(supervisor.step(at(60), Event::Tick), []);
+    assert_eq!(supervisor.step(at(60), Event::Asked(End::Reboot)), [], "the end that was asked for first counts");
+    assert_eq!(supervisor.step(at(61), Event::Ended(101, Ended::Code(0))), [Effect::Ask(100)]);
+    assert_eq!(supervisor.step(at(62), Event::Ended(100, Ended::Code(0))), [Effect::AskAll]);
+    assert_eq!(supervisor.step(at(62), Event::Alone), [Effect::Finish(End::PowerOff)]);
+}
+
+#[test]
+fn an_agent_that_does_not_end_in_its_time_holds_nothing_up() {
+    let mut supervisor = machine();
+    supervisor.step(at(5), Event::Asked(End::Reboot));
+    let late = at(5) + ASK_FIRST;
+    assert_eq!(supervisor.step(late, Event::Tick), [Effect::Ask(100), Effect::Ask(101)]);
+    assert_eq!(supervisor.step(late + ASK_SERVICES, Event::Tick), [Effect::AskAll]);
+}
+
+#[test]
+fn nobody_is_waited_for_first_on_a_corrupted_root() {
+    let asked = machine().step(at(5), Event::Corrupted);
+    assert_eq!(asked, [Effect::TellCorrupted, Effect::Ask(100), Effect::Ask(101)]);
+}
+
 #[test]
 fn an_end_is_quick_when_everybody_obeys() {
     let mut supervisor = running(1);
@@ -89,7 +129,7 @@ fn an_end_is_quick_when_everybody_obeys() {
 
 #[test]
 fn only_a_trusted_exit_code_ends_the_machine() {
-    let (mut supervisor, _) = Supervisor::new(&[false, true]);
+    let (mut supervisor, _) = Supervisor::new(&[PLAIN, TRUSTED]);
     supervisor.step(at(0), Event::Started(0, 1000));
     supervisor.step(at(0), Event::Started(1, 1001));
     let effects = supervisor.step(at(1), Event::Ended(1000, Ended::Code(100)));
@@ -136,7 +176,7 @@ proptest! {
     /// comes out and nothing after it, and the end is reached within its time.
     #[test]
     fn no_double_start_and_no_way_back(events in prop::collection::vec((any_event(), 0_u64..40), 1..200)) {
-        let (mut supervisor, effects) = Supervisor::new(&[false, true]);
+        let (mut supervisor, effects) = Supervisor::new(&[PLAIN, AGENT]);
         let mut world = World::default();
         world.apply(&mut supervisor, at(0), effects);
         let mut now = at(0);
@@ -153,7 +193,7 @@ proptest! {
         }
         let effects = supervisor.step(now, Event::Asked(End::Reboot));
         world.apply(&mut supervisor, now, effects);
-        for wait in [ASK_SERVICES, ASK_ALL] {
+        for wait in [ASK_FIRST, ASK_SERVICES, ASK_ALL] {
             now += wait;
             let effects = supervisor.step(now, Event::Tick);
             world.apply(&mut supervisor, now, effects);

@@ -101,6 +101,11 @@ impl Kubelet {
         crate::Server::new(self.shared.clone())
     }
 
+    /// What ends the containers before the machine ends; see [`crate::Drain`].
+    pub fn drain(&self) -> crate::Drain {
+        crate::Drain::new(self.shared.clone())
+    }
+
     /// Keeps pods, node status and lease until `shutdown` is true or its sender is gone. Containers run on.
     pub async fn run(self, mut shutdown: watch::Receiver<bool>) {
         let Self { shared, queue } = self;

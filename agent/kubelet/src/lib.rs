@@ -14,6 +14,7 @@ mod api;
 mod backoff;
 mod cleanup;
 mod config;
+mod drain;
 mod env;
 mod events;
 mod garbage;
@@ -40,6 +41,7 @@ mod worker;
 
 pub use api::{Answer, Api, ApiError, Call, JSON, Lines, STRATEGIC_MERGE, get, post, send};
 pub use config::{Config, DEFAULT_MAX_PODS, PORT};
+pub use drain::{Drain, Drained};
 pub use kubelet::Kubelet;
 pub use notices::{Notice, Notices};
 pub use server::{Server, serve};

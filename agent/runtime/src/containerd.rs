@@ -16,10 +16,10 @@ use crate::model::{
     Change, Container, ContainerSpec, ContainerState, Error, ErrorClass, ExecOutput, Image, Pending, PullPolicy,
     Runtime, container_id,
 };
+use crate::programs::{self, Programs};
 use crate::registry::Registries;
 use crate::spec::{Host, runtime_spec, signal_number};
 use crate::users::{Accounts, Wish};
-use containerd_client::services::v1::container::Runtime as RuntimeName;
 use containerd_client::services::v1::containers_client::ContainersClient;
 use containerd_client::services::v1::snapshots::snapshots_client::SnapshotsClient;
 use containerd_client::services::v1::snapshots::{PrepareSnapshotRequest, RemoveSnapshotRequest};
@@ -40,8 +40,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::sync::broadcast;
 
-/// containerd's name of its shim for runc.
-const SHIM: &str = "io.containerd.runc.v2";
 /// Type of a runtime specification in containerd's messages.
 const SPEC_TYPE: &str = "types.containerd.io/opencontainers/runtime-spec/1/Spec";
 /// Exit code of an attempt whose end nobody saw: the machine went down under it.
@@ -65,6 +63,8 @@ pub struct Options {
     pub fifos: PathBuf,
     /// Registries.
     pub registries: Registries,
+    /// What containerd starts for a container; `None`: as it is set up.
+    pub programs: Option<Programs>,
     /// Directories with OCI archives that are imported at the start.
     pub archives: Vec<PathBuf>,
 }
@@ -156,7 +156,7 @@ impl Containerd {
             id: id.to_owned(),
             labels: record.labels(),
             image: ready.image.name.clone(),
-            runtime: Some(RuntimeName { name: SHIM.to_owned(), options: None }),
+            runtime: Some(programs::runtime(self.options.programs.as_ref())),
             spec: Some(Any { type_url: SPEC_TYPE.to_owned(), value: b"{}".to_vec() }),
             snapshotter: SNAPSHOTTER.to_owned(),
             snapshot_key: id.to_owned(),

@@ -26,6 +26,7 @@ mod labels;
 mod log;
 mod memory;
 mod model;
+mod programs;
 mod reach;
 mod reference;
 mod registry;
@@ -44,5 +45,6 @@ pub use model::{
     ExecOutput, Image, Kind, Mount, Pending, PodRef, PullPolicy, Resources, Runtime, Seccomp, SharedNamespaces,
     container_id,
 };
+pub use programs::Programs;
 pub use reference::{DOCKER_HUB, Reference, ReferenceError};
 pub use registry::{Registries, Registry};

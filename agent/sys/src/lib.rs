@@ -24,6 +24,7 @@ pub mod power;
 pub mod process;
 pub mod signal;
 pub mod socket;
+pub mod terminal;
 pub mod tpm;
 pub mod verity;
 

@@ -56,6 +56,13 @@ pub fn is_mount_point(target: &str) -> bool {
     }
 }
 
+/// Makes a directory a mount of its own, of the same content, under limits of its own.
+pub fn mount_again(target: &str, limits: Limits) -> Result<()> {
+    sys_mount(Some(target), target, None::<&str>, MsFlags::MS_BIND, None::<&str>).at("mount again", target)?;
+    let flags = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | limits.flags();
+    sys_mount(None::<&str>, target, None::<&str>, flags, None::<&str>).at("limit the mount", target)
+}
+
 /// Moves a mount to another place.
 pub fn move_mount(from: &str, to: &str) -> Result<()> {
     sys_mount(Some(from), to, None::<&str>, MsFlags::MS_MOVE, None::<&str>).at("move the mount", from)

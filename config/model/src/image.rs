@@ -5,6 +5,8 @@ use crate::fault::Sink;
 use crate::format::{DnsName, FormatError, one_of, text_type};
 use crate::raw::RawImageDocument;
 use crate::rule::Role;
+use config_machine::kernel;
+pub use config_machine::kernel::Lockdown;
 
 /// An image.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,6 +19,8 @@ pub struct ImageConfig {
     pub svn: Option<u64>,
     /// Which kernel.
     pub flavour: KernelFlavour,
+    /// How far the kernel is closed against root.
+    pub lockdown: Lockdown,
     /// Words added to the kernel's command line; measured like the rest of it.
     pub cmdline_extra: CommandLine,
     /// Debian packages added to the root.
@@ -79,8 +83,8 @@ text_type!(
     command_line
 );
 
-/// Kernel arguments that the image build sets itself or leaves out.
-const OURS: [&str; 7] = ["init", "rdinit", "root", "initrd", "ro", "rw", "console"];
+/// Kernel arguments that the image build sets itself or leaves out, besides those of [`kernel::WORDS`].
+const OURS: [&str; 5] = ["init", "rdinit", "root", "initrd", "rw"];
 
 fn package_name(text: &str) -> Result<(), FormatError> {
     let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"+-.".contains(&b);
@@ -102,7 +106,8 @@ fn command_line(text: &str) -> Result<(), FormatError> {
     }
     for word in text.split(' ') {
         let name = word.split('=').next().unwrap_or(word);
-        if name.starts_with("pratique.") || name.starts_with("dm-mod.") || OURS.contains(&name) {
+        let ours = OURS.contains(&name) || kernel::is_ours(name);
+        if name.starts_with("pratique.") || name.starts_with("dm-mod.") || ours {
             return Err(
                 error().hint(format!("take out `{word}`: the image build sets `{name}` itself or leaves it out"))
             );
@@ -118,11 +123,14 @@ pub(crate) fn check(raw: RawImageDocument, sink: &mut Sink<'_>) -> ImageConfig {
     let packages = raw.packages.map(|at| at.value).unwrap_or_default();
     let flavours = [("cloud", KernelFlavour::Cloud), ("full", KernelFlavour::Full)];
     let flavour = kernel.flavour.and_then(|text| sink.parsed(&text, one_of(&text.value, &flavours)));
+    let lockdowns = [Lockdown::Confidentiality, Lockdown::Integrity].map(|lockdown| (lockdown.name(), lockdown));
+    let lockdown = kernel.lockdown.and_then(|text| sink.parsed(&text, one_of(&text.value, &lockdowns)));
     ImageConfig {
         role: image.role.and_then(|text| sink.parse(&text)),
         id: image.id.and_then(|text| sink.parse(&text)),
         svn: image.svn.and_then(|svn| sink.number(&svn, &(1..=i64::MAX))),
         flavour: flavour.unwrap_or_default(),
+        lockdown: lockdown.unwrap_or_default(),
         cmdline_extra: kernel.cmdline_extra.and_then(|text| sink.parse(&text)).unwrap_or_default(),
         extra_packages: sink.parse_list(packages.extra.as_ref()),
         metadata: image.metadata.and_then(|text| sink.parsed(&text, metadata(&text.value))).unwrap_or_default(),

@@ -34,6 +34,8 @@ pub struct MachineConfig {
     pub registries: Registries,
     /// What its node offers.
     pub node: NodeSettings,
+    /// What of the kernel is opened that is closed by default.
+    pub kernel: KernelSettings,
 }
 
 impl MachineConfig {
@@ -75,6 +77,13 @@ pub struct MasterLocation {
     pub ca_pins: Vec<Pin>,
 }
 
+/// What of the kernel is opened that is closed by default ([`config_machine::kernel`]).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct KernelSettings {
+    /// Whether processes may use io_uring.
+    pub io_uring: bool,
+}
+
 /// What the machine's node offers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeSettings {
@@ -110,6 +119,8 @@ pub(crate) fn check(raw: RawMachineDocument, sink: &mut Sink<'_>) -> Option<Mach
     let network = network::check(raw.network, sink);
     let registries = registry::check(raw.registries, raw.registry, sink);
     let node = node(raw.node, sink);
+    let kernel = raw.kernel.map(|kernel| kernel.value).unwrap_or_default();
+    let kernel = KernelSettings { io_uring: kernel.io_uring.is_some_and(|flag| flag.value) };
     let at_identity = raw.identity.as_ref().map(|identity| identity.place.clone());
     let identity = raw.identity.and_then(|identity| identity::check(identity, sink));
     if let Some(place) = at_identity {
@@ -118,7 +129,7 @@ pub(crate) fn check(raw: RawMachineDocument, sink: &mut Sink<'_>) -> Option<Mach
     let parts = cluster::Parts { cluster: raw.cluster, rule: raw.rule, storage: raw.storage };
     let membership = membership(raw.master.as_ref(), raw.discovery.as_ref(), parts, sink);
     let insecure_no_tpm = no_tpm.is_some();
-    Some(MachineConfig { name, insecure_no_tpm, identity, membership: membership?, network, registries, node })
+    Some(MachineConfig { name, insecure_no_tpm, identity, membership: membership?, network, registries, node, kernel })
 }
 
 /// A machine without a TPM joins a master under a name of its own: it has no key that could give it one.

@@ -24,6 +24,7 @@ raw!(
         registries: RawRegistries,
         registry: Vec<At<RawRegistry>>,
         node: RawNode,
+        kernel: RawMachineKernel,
         rule: Vec<At<RawRule>>,
         storage: RawStorage,
     }
@@ -208,8 +209,12 @@ raw!(
     RawImage { role: String, id: String, svn: i64, metadata: String }
 );
 raw!(
-    /// `[kernel]`
-    RawKernel { flavour: String, cmdline_extra: String }
+    /// `[kernel]` of an image
+    RawKernel { flavour: String, lockdown: String, cmdline_extra: String }
+);
+raw!(
+    /// `[kernel]` of a machine
+    RawMachineKernel { io_uring: bool }
 );
 raw!(
     /// `[packages]`

@@ -128,4 +128,5 @@ fn policies_and_images_are_documents_too() {
     let Document::Image(image) = example("image.toml") else { panic!("not an image") };
     assert_eq!(image.role, Some(config_model::rule::Role::Worker));
     assert_eq!(image.cmdline_extra.as_str(), "quiet loglevel=4");
+    assert_eq!(image.lockdown, config_model::image::Lockdown::Confidentiality);
 }

@@ -145,6 +145,7 @@ impl BuildArguments {
         if described.as_ref().is_some_and(|d| !d.extra_packages.is_empty()) {
             return Err("packages.extra: an image of extra packages cannot be built yet; take the list out".into());
         }
+        let lockdown = described.as_ref().map(|d| d.lockdown).unwrap_or_default();
         let metadata = described.as_ref().map(|d| d.metadata).unwrap_or_default();
         let secure_boot = self.sb_key.zip(self.sb_cert).map(|(key, cert)| SecureBoot {
             key,
@@ -163,6 +164,7 @@ impl BuildArguments {
             secure_boot,
             compress: self.compress,
             flavour: flavour.to_owned(),
+            lockdown,
             cmdline_extra: self.cmdline_extra.or(extra).unwrap_or_else(|| "quiet".to_owned()),
             metadata,
             user_data: self.user_data.as_deref().map(user_data).transpose()?,

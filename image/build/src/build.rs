@@ -2,7 +2,7 @@
 
 use crate::disk;
 use crate::error::{Error, Result, at, read, write};
-use crate::options::{COMMAND_LINE, Options, SecureBoot};
+use crate::options::{Options, SecureBoot};
 use crate::release::{Enrolled, Sizes};
 use crate::root::{Entries, Inputs};
 use crate::{initrd, keys, modules, release, root, uki};
@@ -10,6 +10,7 @@ use config_attest::Digest;
 use config_attest::release::{Boot, MANIFEST_VERSION, Manifest, Part};
 use config_attest::unlock::{Approvals, Approver};
 use config_kube::{ImageRelease, ImageReleaseSpec};
+use config_machine::kernel::{self, Lockdown};
 use image_format::tar::Entry;
 use image_format::{Guid, verity};
 use image_packages::tools;
@@ -68,7 +69,7 @@ pub fn run(fetcher: &Fetcher, options: &Options) -> Result<Built> {
     let uuid = |what: &str| Guid::derived(&[b"pratique", id.as_bytes(), what.as_bytes()]);
     let root = root::file_system(&tools, &entries, options.compress, build_time, uuid("root file system"), &work)?;
     let hashed = verity::tree(&root, &salt(&id), uuid("verity tree"));
-    let command_line = command_line(&hashed.root, &options.cmdline_extra);
+    let command_line = command_line(&hashed.root, options.lockdown, &options.cmdline_extra)?;
     let osrel = crate::rootfiles::os_release(options.role, &id, options.svn);
     let linux = read(&tree.folder.join(format!("boot/vmlinuz-{}", tree.kernel)))?;
     let stub = read(&tree.folder.join(STUB))?;
@@ -185,9 +186,11 @@ fn programs(options: &Options) -> Result<BTreeMap<String, Vec<u8>>> {
 
 /// `ROLE-` and 12 digits of a digest over everything that the image is made of.
 fn derived_id(options: &Options, tree: &Tree, build_time: u64, contents: &[Digest], approver: Option<&str>) -> String {
-    let Options { compress, svn, flavour, cmdline_extra, metadata, .. } = options;
+    let Options { compress, svn, flavour, lockdown, cmdline_extra, metadata, .. } = options;
     let metadata = metadata.name();
-    let mut text = format!("{compress:?} {svn} {flavour} {build_time} {cmdline_extra:?} {metadata} {contents:?}\n");
+    let words = kernel::words(*lockdown);
+    let mut text =
+        format!("{compress:?} {svn} {flavour} {build_time} {words:?} {cmdline_extra:?} {metadata} {contents:?}\n");
     text.extend(approver);
     for package in &tree.packages {
         text.extend([&package.locked.sha256, "\n"]);
@@ -214,10 +217,17 @@ fn salt(id: &str) -> [u8; 32] {
     Digest::of_parts(&[b"pratique verity salt", id.as_bytes()]).0
 }
 
-fn command_line(root: &[u8; 32], extra: &str) -> String {
-    let root = Digest(*root).to_hex();
-    let space = if extra.is_empty() { "" } else { " " };
-    format!("{COMMAND_LINE} pratique.roothash={root}{space}{extra}")
+/// The table's words, the root's hash, and what the description adds.
+fn command_line(root: &[u8; 32], lockdown: Lockdown, extra: &str) -> Result<String> {
+    let mut words = kernel::words(lockdown);
+    words.push(format!("pratique.roothash={}", Digest(*root).to_hex()));
+    words.extend((!extra.is_empty()).then(|| extra.to_owned()));
+    let line = words.join(" ");
+    if line.len() > kernel::COMMAND_LINE_MAX {
+        let (found, most) = (line.len(), kernel::COMMAND_LINE_MAX);
+        return Err(Error::Image(format!("the command line has {found} bytes, the kernel takes {most}")));
+    }
+    Ok(line)
 }
 
 /// Unix seconds of the newest file in a tree of packages; what dpkg-deb unpacks keeps its time.

@@ -1,10 +1,7 @@
 //! What a build is asked for.
 
-use config_model::image::Metadata;
+use config_model::image::{Lockdown, Metadata};
 use std::path::PathBuf;
-
-/// Words that every image's kernel gets, before what the description adds.
-pub const COMMAND_LINE: &str = "console=ttyS0 no_timer_check panic=10 ro";
 
 /// What an image is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -88,6 +85,8 @@ pub struct Options {
     pub compress: Compress,
     /// Kernel flavour: `cloud-amd64` or `amd64`.
     pub flavour: String,
+    /// How far the kernel is closed against root.
+    pub lockdown: Lockdown,
     /// Further kernel arguments.
     pub cmdline_extra: String,
     /// Which metadata service its machines may ask for their user-data.

@@ -10,6 +10,7 @@ use crate::options::{Compress, Role};
 use crate::rootfiles;
 use config_attest::Digest;
 use config_attest::release::Executable;
+use config_machine::containerd;
 use config_model::image::Metadata;
 use image_format::Guid;
 use image_format::tar::{self, Entry};
@@ -125,6 +126,8 @@ pub fn entries(inputs: &Inputs<'_>) -> Result<Entries> {
     for (path, content) in rootfiles::TEXTS {
         out.insert(path.to_owned(), Entry::File(0o644, content.as_bytes().to_vec()));
     }
+    let configuration = containerd::configuration(containerd::MACHINE);
+    out.insert(containerd::PATH.trim_start_matches('/').to_owned(), Entry::File(0o644, configuration.into_bytes()));
     if let Some(bytes) = inputs.user_data {
         out.insert("etc/pratique/user-data".to_owned(), Entry::File(0o644, bytes.to_vec()));
     }

@@ -40,43 +40,12 @@ pub(crate) const LINKS: [(&str, &str); 7] = [
 ];
 
 /// Texts that are the same in every image.
-pub(crate) const TEXTS: [(&str, &str); 5] = [
+pub(crate) const TEXTS: [(&str, &str); 4] = [
     ("etc/group", "root:x:0:\nnogroup:x:65534:\n"),
     ("etc/hosts", "127.0.0.1 localhost\n::1 localhost\n"),
     ("etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n"),
     ("etc/passwd", "root:x:0:0:root:/root:/nonexistent\nnobody:x:65534:65534:nobody:/:/nonexistent\n"),
-    ("etc/containerd/config.toml", CONTAINERD),
 ];
-
-/// containerd without what a machine of ours has no use for: the CRI (the agent speaks the native API), snapshotters
-/// of other file systems, restarts of its own, tracing. What goes well is not logged: a serial console is slow.
-const CONTAINERD: &str = r#"version = 2
-root = "/var/lib/containerd"
-state = "/run/containerd"
-oom_score = -999
-disabled_plugins = [
-  "io.containerd.grpc.v1.cri",
-  "io.containerd.internal.v1.restart",
-  "io.containerd.internal.v1.tracing",
-  "io.containerd.nri.v1.nri",
-  "io.containerd.snapshotter.v1.aufs",
-  "io.containerd.snapshotter.v1.blockfile",
-  "io.containerd.snapshotter.v1.btrfs",
-  "io.containerd.snapshotter.v1.devmapper",
-  "io.containerd.snapshotter.v1.native",
-  "io.containerd.snapshotter.v1.zfs",
-  "io.containerd.tracing.processor.v1.otlp",
-]
-
-[debug]
-  level = "warn"
-
-[grpc]
-  address = "/run/containerd/containerd.sock"
-
-[plugins."io.containerd.internal.v1.opt"]
-  path = "/var/lib/containerd/opt"
-"#;
 
 /// What the image says of itself, for a person and for the UKI's `.osrel`.
 pub(crate) fn os_release(role: Role, id: &str, svn: u64) -> String {

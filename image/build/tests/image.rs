@@ -7,7 +7,7 @@
 
 use config_attest::release::{KnownRelease, Manifest, ReleaseKey};
 use config_kube::ImageRelease;
-use config_model::image::Metadata;
+use config_model::image::{Lockdown, Metadata};
 use image_build::options::{Compress, Options, Role, SecureBoot};
 use image_build::{build, keys, root};
 use image_packages::Fetcher;
@@ -75,6 +75,7 @@ impl World {
             }),
             compress: Compress::Dev,
             flavour: "cloud-amd64".to_owned(),
+            lockdown: Lockdown::default(),
             cmdline_extra: "quiet".to_owned(),
             metadata: Metadata::Auto,
             user_data: None,
@@ -183,6 +184,26 @@ fn the_image_holds_the_promised_executables_and_no_shell_or_setuid_file() {
     let listed: BTreeSet<String> =
         world.manifest(Role::Worker, "first").executables.into_iter().map(|e| e.path).collect();
     assert_eq!(listed, promised);
+}
+
+#[test]
+fn the_command_line_holds_every_word_of_the_kernels_table_once() {
+    let world = world();
+    let line = world.manifest(Role::Worker, "first").command_line;
+    for wanted in config_machine::kernel::words(Lockdown::Confidentiality) {
+        assert_eq!(line.split(' ').filter(|word| **word == wanted).count(), 1, "{wanted} in {line}");
+    }
+    let mut options = world.options(Role::Worker, "opened");
+    options.lockdown = Lockdown::Integrity;
+    build::run(&world.fetcher, &options).unwrap();
+    let (closed, opened) = (world.manifest(Role::Worker, "first"), world.manifest(Role::Worker, "opened"));
+    assert!(opened.command_line.contains(" lockdown=integrity "), "{}", opened.command_line);
+    assert_ne!(closed.id, opened.id);
+    assert_ne!(closed.boots[0].pcrs[&9], opened.boots[0].pcrs[&9], "it is measured");
+    let mut options = world.options(Role::Worker, "long");
+    options.cmdline_extra = "x".repeat(config_machine::kernel::COMMAND_LINE_MAX);
+    let error = build::run(&world.fetcher, &options).unwrap_err();
+    assert!(error.to_string().contains("the kernel takes"), "{error}");
 }
 
 #[test]

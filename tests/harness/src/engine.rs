@@ -4,6 +4,7 @@ use crate::process::Owned;
 use crate::tools::Tools;
 use crate::wait::eventually;
 use crate::{Error, Result, file_error};
+use config_machine::containerd::{Places, configuration};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -25,17 +26,15 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Starts containerd with its state in `share/engine` and waits for its socket. It sees nothing of the host's
+    /// Starts containerd, configured as on a machine, with its state in `share/engine` and waits for its socket. It sees nothing of the host's
     /// files but `share`, where FIFOs and volumes of its containers must be.
     pub fn start(tools: &Tools, share: &Path) -> Result<Self> {
         let dir = share.join("engine");
         std::fs::create_dir_all(&dir).map_err(file_error("cannot make", &dir))?;
         let config = dir.join("containerd.toml");
-        let text = format!(
-            "version = 2\nroot = \"{0}/root\"\nstate = \"{0}/state\"\n\
-             disabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n[grpc]\naddress = \"{0}/containerd.sock\"\n",
-            dir.display()
-        );
+        let place = |name: &str| dir.join(name).display().to_string();
+        let (root, state, socket) = (place("root"), place("state"), place("containerd.sock"));
+        let text = configuration(Places { root: &root, state: &state, socket: &socket });
         std::fs::write(&config, text).map_err(file_error("cannot write", &config))?;
         let mut command = Command::new("unshare");
         command.args(["--mount", "--pid", "--uts", "--ipc", "--fork", "--kill-child", "sh", "-c", SCRIPT]);

@@ -128,6 +128,9 @@ fn show(lab: &Lab) -> Outcome {
     Ok(())
 }
 
+/// What init gives the agent, so that it ends the containers (80 s), and a slow host's room for the rest.
+const POWER_OFF_LIMIT: Duration = Duration::from_secs(150);
+
 /// Ends the machines: cleanly where they answer, else by the plug.
 pub(crate) fn down(words: &[String]) -> Outcome {
     if let Some(unknown) = words.iter().find(|word| *word != "--wipe") {
@@ -138,7 +141,7 @@ pub(crate) fn down(words: &[String]) -> Outcome {
         return Ok(());
     };
     for machine in running.machines.iter().rev().filter(|machine| machine.alive()) {
-        match machine.power_off(Duration::from_secs(60)) {
+        match machine.power_off(POWER_OFF_LIMIT) {
             Ok(time) => println!("{}: powered off in {:.1} s", machine.name, time.as_secs_f64()),
             Err(error) => {
                 println!("{}: {}; cutting its power", machine.name, tests_harness::chain(&error));

@@ -1,6 +1,6 @@
 //! The container engine against the real containerd, runc and registry: images, containers, logs and ends.
 
-use crate::site::{IMAGE, LIMIT, Site, eventually, texts};
+use crate::site::{IMAGE, LIMIT, Site, eventually, subdir, texts};
 use agent_runtime::{
     Change, Container, ContainerSpec, ContainerState, Containerd, ErrorClass, PullPolicy, Runtime, container_id,
 };
@@ -25,6 +25,35 @@ pub(crate) async fn run_to_end(agent: &Containerd, spec: &ContainerSpec) -> (i32
         }
     });
     (code.await, std::fs::read_to_string(&spec.log_path).unwrap())
+}
+
+/// Whoever has the disk writes what he likes below containerd's root, where it would look for shims, libraries and plugins.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_that_lies_on_the_state_is_run() {
+    let site = Site::with_state(|share, root| {
+        let marker = share.join("planted");
+        let shim = format!(
+            "#!/usr/bin/busybox sh\necho shim >> {}\nexec {} \"$@\"\n",
+            marker.display(),
+            config_machine::programs::SHIM
+        );
+        for (folder, name) in [("opt/bin", "containerd-shim-runc-v2"), ("opt/bin", "runc"), ("opt/bin", "ctr")] {
+            let path = subdir(root, folder).join(name);
+            std::fs::write(&path, &shim).unwrap();
+            std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        }
+        // No libraries and no plugins: whoever loads one fails.
+        let plugin = "planted-linux-amd64.so";
+        for (folder, name) in [("opt/lib", "libseccomp.so.2"), ("opt/lib", "libc.so.6"), ("plugins", plugin)] {
+            std::fs::write(subdir(root, folder).join(name), "planted").unwrap();
+        }
+    });
+    let agent = site.agent();
+    agent.ensure_image(IMAGE, PullPolicy::IfNotPresent).await.unwrap();
+    let (code, log) = run_to_end(&agent, &site.spec("clean", "echo ran")).await;
+    assert_eq!((code, texts(&log).as_slice()), (0, ["ran"].as_slice()));
+    let marker = std::fs::read_to_string(site.dir.path().join("planted")).unwrap_or_default();
+    assert_eq!(marker, "", "what lay on the state was run");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,9 +1,10 @@
 //! A registry, a containerd and a folder for both, on this host.
 
 use agent_runtime::{
-    Capabilities, Confinement, ContainerKey, ContainerSpec, Containerd, DOCKER_HUB, Kind, Options, PodRef, Registries,
-    Registry, Resources, Seccomp, SharedNamespaces,
+    Capabilities, Confinement, ContainerKey, ContainerSpec, Containerd, DOCKER_HUB, Kind, Options, PodRef, Programs,
+    Registries, Registry, Resources, Seccomp, SharedNamespaces,
 };
+use config_machine::programs;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,11 +27,18 @@ pub(crate) struct Site {
 
 impl Site {
     pub(crate) fn new() -> Self {
+        Self::with_state(|_, _| {})
+    }
+
+    /// A site whose containerd finds below its root what `prepare` put there; it is called with the folder that containerd
+    /// sees of this host, and with that root.
+    pub(crate) fn with_state(prepare: impl FnOnce(&Path, &Path)) -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
         let tools = Tools::find(root).unwrap();
         let dir = tempfile::tempdir().unwrap();
         let port = tests_harness::port::free().unwrap();
         let registry = tests_harness::registry::Registry::start(&tools, &subdir(dir.path(), "registry"), port).unwrap();
+        prepare(dir.path(), &dir.path().join("engine/root"));
         let engine = Engine::start(&tools, dir.path()).unwrap();
         let archive = subdir(dir.path(), "archives").join("busybox.tar");
         let busybox = oci::Image::busybox(&oci::find_busybox(Some(&tools)).unwrap()).unwrap();
@@ -55,6 +63,7 @@ impl Site {
             state: self.engine.state(),
             fifos: self.dir.path().join("io"),
             registries,
+            programs: Some(Programs { shim: programs::SHIM.into(), runc: programs::RUNC.into() }),
             archives: vec![self.dir.path().join("archives")],
         }))
     }

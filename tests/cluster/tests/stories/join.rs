@@ -3,6 +3,7 @@
 use crate::world::{World, expect};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use config_machine::kernel::{LAST, Lockdown, PROOFS, Proof, SYSCTLS, Sysctl, same, words};
 use std::time::Duration;
 use tests_harness::cluster::BOOT_LIMIT;
 use tests_harness::machine::{Blueprint, Cloud, SMBIOS_CONFIG};
@@ -17,7 +18,8 @@ const POD_LIMIT: Duration = Duration::from_secs(900);
 pub(crate) fn pod(name: &str, node: &str, script: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, labels: {{story: {name}}}}}\nspec:\n  hostNetwork: true\n  \
-         terminationGracePeriodSeconds: 1\n  nodeSelector: {{kubernetes.io/hostname: {node}}}\n  containers:\n  - name: main\n    \
+         terminationGracePeriodSeconds: 1\n  nodeSelector: {{kubernetes.io/hostname: {node}, kubernetes.io/os: linux, \
+         kubernetes.io/arch: amd64}}\n  containers:\n  - name: main\n    \
          image: registry.example/busybox:1\n    command: [\"/bin/busybox\", \"sh\", \"-c\", \"{script}\"]\n"
     )
 }
@@ -92,6 +94,44 @@ pub(crate) fn nothing_to_hold_on_to(world: &mut World) -> Result<()> {
     let log = cluster.pod_log("look", "looked")?;
     expect(log.trim_start().starts_with('0'), &format!("a container sees a TPM device:\n{log}"))?;
     cluster.lab.kubectl(&["delete", "pod", "look", "--timeout=600s"]).map(drop)
+}
+
+/// The kernel is as the one table of settings says, as a pod sees it; a pod still executes what it wrote to a volume.
+pub(crate) fn kernel_as_the_table_says(world: &mut World) -> Result<()> {
+    let cluster = world.cluster()?;
+    let settings: Vec<Sysctl> = SYSCTLS.into_iter().chain([LAST]).collect();
+    let files = settings.iter().map(|setting| format!("/proc/sys/{}", setting.path));
+    let files: Vec<String> = files.chain(PROOFS.map(|proof| proof.path.to_owned())).collect();
+    let meltdown = "/sys/devices/system/cpu/vulnerabilities/meltdown";
+    let script = format!(
+        "for f in {} {meltdown} /proc/cmdline; do echo \\\"$f: $(/bin/busybox cat $f)\\\"; done; \
+         /bin/busybox cp /bin/busybox /scratch/busybox; /scratch/busybox echo executed; echo looked; \
+         exec /bin/busybox sleep 100000",
+        files.join(" ")
+    );
+    let volumes =
+        "    volumeMounts: [{name: scratch, mountPath: /scratch}]\n  volumes: [{name: scratch, emptyDir: {}}]\n";
+    cluster.apply("kernel", &(pod("kernel", "worker-1", &script) + volumes))?;
+    let log = cluster.pod_log("kernel", "looked")?;
+    let shows = |file: &str| log.lines().find_map(|line| line.strip_prefix(file)?.strip_prefix(": "));
+    for Sysctl { path, value, .. } in settings {
+        let found = shows(&format!("/proc/sys/{path}"));
+        expect(found.is_some_and(|found| same(found, value)), &format!("{path} is {found:?} and not {value}:\n{log}"))?;
+    }
+    for Proof { word, path, shows: wanted } in PROOFS {
+        expect(shows(path) == Some(wanted), &format!("{word} has no effect:\n{log}"))?;
+    }
+    let line = shows("/proc/cmdline").unwrap_or_default();
+    for wanted in words(Lockdown::default()) {
+        expect(line.split(' ').any(|word| word == wanted), &format!("{wanted} is not on the command line:\n{log}"))?;
+    }
+    let vulnerable = shows(meltdown).is_none_or(|text| text.starts_with("Vulnerable"));
+    expect(!vulnerable, &format!("the kernel leaves Meltdown open:\n{log}"))?;
+    expect(log.contains("executed"), &format!("a pod can't execute what it wrote to its volume:\n{log}"))?;
+    let console = cluster.worker.console_text();
+    let said = console.contains("kernel settings hold, lockdown confidentiality");
+    expect(said, &format!("the console names no lockdown:\n{console}"))?;
+    cluster.lab.kubectl(&["delete", "pod", "kernel", "--timeout=600s"]).map(drop)
 }
 
 /// A machine that gets its user-data as a cloud-config, by QEMU's fw_cfg, proves just that and joins.

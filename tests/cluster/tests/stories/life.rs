@@ -9,6 +9,9 @@ use tests_harness::cluster::BOOT_LIMIT;
 /// Two renewals fit into this with the stories' lifetime of three minutes, on a busy host.
 const RENEWAL_LIMIT: Duration = Duration::from_secs(900);
 
+/// The longest grace of a machine's containers, what the agent and init take besides, and room for a busy host.
+const POWER_OFF_LIMIT: Duration = Duration::from_secs(900);
+
 /// The certificate is renewed by a fresh quote, and the node is Ready all the while.
 pub(crate) fn renew(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
@@ -30,15 +33,23 @@ pub(crate) fn renew(world: &mut World) -> Result<()> {
     expect(cluster.machine_field("worker-1", ".status.state")? == "Trusted", "the renewed machine is not Trusted")
 }
 
-/// A reboot makes a new key and a new exchange under the same name, and the machine's pods come back.
+/// The power button gives a pod the time that it asked for; the next start makes a new key and a new exchange under the same
+/// name, and the machine's pods come back.
 pub(crate) fn reboot(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
-    cluster.apply("stay", &pod("stay", "worker-1", "echo up; exec /bin/busybox sleep 100000"))?;
-    cluster.pod_phase("stay", "Running")?;
+    // It needs longer to end than init gives strangers, and shorter than its grace.
+    let script =
+        "trap '/bin/busybox sleep 6; echo in peace; exit 0' TERM; echo up; while :; do /bin/busybox sleep 1; done";
+    let patient = pod("stay", "worker-1", script)
+        .replace("terminationGracePeriodSeconds: 1\n", "terminationGracePeriodSeconds: 60\n");
+    cluster.apply("stay", &patient)?;
+    cluster.pod_log("stay", "up")?;
     let key = cluster.machine_field("worker-1", ".status.nkName")?;
     let uid = cluster.lab.kubectl(&["get", "pod", "stay", "-o", "jsonpath={.metadata.uid}"])?;
+    cluster.worker.power_off(POWER_OFF_LIMIT)?;
     let mark = cluster.worker.mark();
-    cluster.worker.reset()?;
+    let blueprint = cluster.worker_blueprint.clone();
+    cluster.restart_worker(&blueprint)?;
     cluster.worker.wait_after(mark, "services started", BOOT_LIMIT)?;
     let words = ["get", "machine", "worker-1", "-o", "jsonpath={.status.nkName}"];
     cluster
@@ -58,6 +69,8 @@ pub(crate) fn reboot(world: &mut World) -> Result<()> {
             && words.next() == Some("Running")
             && words.next() == Some(uid.as_str())
     })?;
+    let before = cluster.lab.kubectl(&["logs", "stay", "--previous"])?;
+    expect(before.contains("in peace"), &format!("the pod was not given its grace at power-off:\n{before}"))?;
     cluster.lab.kubectl(&["delete", "pod", "stay", "--timeout=600s"]).map(drop)
 }
 

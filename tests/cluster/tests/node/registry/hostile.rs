@@ -14,6 +14,7 @@ fn agent(list: Vec<Registry>, authority: Option<&Authority>) -> (tempfile::TempD
         state: dir.path().to_owned(),
         fifos: dir.path().join("io"),
         registries: Registries::new(list, DOCKER_HUB, authority.map(pem).unwrap_or_default()),
+        programs: None,
         archives: Vec::new(),
     });
     (dir, Arc::new(agent))

@@ -1,0 +1,174 @@
+//! The kernel's settings: written from the table that image, init and tests share, read back, and proved.
+//!
+//! What counts is what the kernel answers afterwards: a setting that guards the machine and does not hold stops it before
+//! any service runs. That can only be a kernel that this image was not made for, or a fault of the image.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::Path;
+
+use config_machine::kernel::{self, LOCKDOWN_STATE, Lockdown, PROOFS, Proof, Sysctl, Weight};
+
+/// Where the kernel's settings are.
+pub const SETTINGS: &str = "/proc/sys";
+
+/// A setting that does not hold.
+#[derive(Debug, thiserror::Error)]
+pub enum NotHeld {
+    /// The kernel doesn't have it, or refuses it.
+    #[error("the kernel setting {path} can't be made {value:?} ({why})")]
+    Refused {
+        /// Its path below [`SETTINGS`].
+        path: &'static str,
+        /// What was wanted.
+        value: &'static str,
+        /// What it is for.
+        why: &'static str,
+        /// What the system said.
+        #[source]
+        cause: io::Error,
+    },
+    /// It was taken, and is something else.
+    #[error("the kernel setting {path} is {found:?} and not {value:?} ({why})")]
+    Differs {
+        /// Its path below [`SETTINGS`].
+        path: &'static str,
+        /// What was wanted.
+        value: &'static str,
+        /// What it is for.
+        why: &'static str,
+        /// What is there.
+        found: String,
+    },
+    /// A word of the command line had no effect.
+    #[error("the kernel did not take `{word}` of its command line: {path} shows {found:?}")]
+    Ignored {
+        /// The word's name.
+        word: &'static str,
+        /// Where it would show.
+        path: &'static str,
+        /// What is there.
+        found: String,
+    },
+    /// The command line asks for no lockdown that this program knows, or for two.
+    #[error("the kernel's command line asks for no single `lockdown=`")]
+    NoLockdown,
+}
+
+/// Makes one setting of the kernel below `settings`, and reads it back.
+///
+/// # Errors
+/// Where the kernel doesn't have it, refuses it, or answers something else afterwards.
+pub fn set(settings: &Path, setting: &Sysctl) -> Result<(), NotHeld> {
+    let Sysctl { path, value, why, .. } = *setting;
+    let refused = |cause| NotHeld::Refused { path, value, why, cause };
+    let file = settings.join(path);
+    // Opened without making it: a setting that isn't there is none.
+    let written =
+        File::options().write(true).truncate(true).open(&file).and_then(|mut file| file.write_all(value.as_bytes()));
+    written.map_err(refused)?;
+    let found = fs::read_to_string(&file).map_err(refused)?;
+    if kernel::same(&found, value) {
+        return Ok(());
+    }
+    Err(NotHeld::Differs { path, value, why, found: found.trim().to_owned() })
+}
+
+/// What of a table does not hold after it was written, each with its weight.
+pub fn apply(settings: &Path, table: &[Sysctl]) -> Vec<(Weight, NotHeld)> {
+    table.iter().filter_map(|setting| Some((setting.weight, set(settings, setting).err()?))).collect()
+}
+
+/// Checks that the kernel took those words of its command line that it shows, lockdown among them; which lockdown it is.
+/// `root` is where `/sys` and its securityfs are mounted.
+///
+/// # Errors
+/// With the first word that had no effect.
+pub fn prove(root: &Path, command_line: &str) -> Result<Lockdown, NotHeld> {
+    let read = |path: &str| fs::read_to_string(root.join(path.trim_start_matches('/'))).unwrap_or_default();
+    for Proof { word, path, shows } in PROOFS {
+        let found = read(path);
+        if !found.split_ascii_whitespace().any(|word| word == shows) {
+            return Err(NotHeld::Ignored { word, path, found: found.trim().to_owned() });
+        }
+    }
+    let wanted = kernel::lockdown_of(command_line).ok_or(NotHeld::NoLockdown)?;
+    let found = read(LOCKDOWN_STATE);
+    if kernel::is_locked_down(&found, wanted) {
+        return Ok(wanted);
+    }
+    Err(NotHeld::Ignored { word: kernel::LOCKDOWN, path: LOCKDOWN_STATE, found: found.trim().to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{NotHeld, apply, prove, set};
+    use config_machine::kernel::{LAST, LOCKDOWN_STATE, Lockdown, PROOFS, SYSCTLS, Weight};
+    use std::fs;
+
+    /// A kernel of files that keep what is written to them.
+    fn kernel() -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for setting in SYSCTLS.iter().chain([&LAST]) {
+            let path = folder.path().join(setting.path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "9999999\n").unwrap();
+        }
+        folder
+    }
+
+    #[test]
+    fn the_whole_table_is_written() {
+        let folder = kernel();
+        assert!(apply(folder.path(), &SYSCTLS).is_empty());
+        for setting in &SYSCTLS {
+            assert_eq!(fs::read_to_string(folder.path().join(setting.path)).unwrap(), setting.value);
+        }
+    }
+
+    #[test]
+    fn a_setting_that_the_kernel_does_not_have_is_told_with_its_weight_and_not_made() {
+        let folder = kernel();
+        let path = folder.path().join("kernel/kptr_restrict");
+        fs::remove_file(&path).unwrap();
+        let failed = apply(folder.path(), &SYSCTLS);
+        let [(Weight::Guard, NotHeld::Refused { path: "kernel/kptr_restrict", .. })] = failed.as_slice() else {
+            panic!("{failed:?}");
+        };
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_setting_that_the_kernel_takes_and_changes_is_told() {
+        // The null device takes everything and shows nothing.
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("kernel")).unwrap();
+        std::os::unix::fs::symlink("/dev/null", folder.path().join(LAST.path)).unwrap();
+        let error = set(folder.path(), &LAST).unwrap_err();
+        assert!(matches!(&error, NotHeld::Differs { found, .. } if found.is_empty()), "{error}");
+        assert!(error.to_string().contains("kernel/modules_disabled"), "{error}");
+    }
+
+    #[test]
+    fn a_word_that_the_kernel_did_not_take_is_told() {
+        let root = tempfile::tempdir().unwrap();
+        let show = |path: &str, text: &str| {
+            let path = root.path().join(path.trim_start_matches('/'));
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        for proof in PROOFS {
+            show(proof.path, &format!("{}\n", proof.shows));
+        }
+        show(LOCKDOWN_STATE, "none integrity [confidentiality]\n");
+        let line = "quiet lockdown=confidentiality";
+        assert_eq!(prove(root.path(), line).unwrap(), Lockdown::Confidentiality);
+        assert!(matches!(prove(root.path(), "quiet"), Err(NotHeld::NoLockdown)));
+        show(LOCKDOWN_STATE, "none [integrity] confidentiality\n");
+        assert!(matches!(prove(root.path(), line), Err(NotHeld::Ignored { word: "lockdown", .. })));
+        show(PROOFS[0].path, "N\n");
+        let error = prove(root.path(), line).unwrap_err();
+        assert!(error.to_string().contains("did not take `module.sig_enforce`"), "{error}");
+        assert!(prove(std::path::Path::new("/nonexistent"), line).is_err());
+    }
+}

@@ -1,0 +1,70 @@
+//! containerd's configuration, for machines and for the tests that run it on a host.
+
+use crate::programs::NO_PLUGINS;
+
+/// Where the configuration is in an image.
+pub const PATH: &str = "/etc/containerd/config.toml";
+
+/// Where containerd keeps and answers what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Places<'a> {
+    /// Images, snapshots and its database; on a machine they are on the state partition.
+    pub root: &'a str,
+    /// What does not outlive the boot.
+    pub state: &'a str,
+    /// Its socket.
+    pub socket: &'a str,
+}
+
+/// Those of a machine.
+pub const MACHINE: Places<'static> =
+    Places { root: "/var/lib/containerd", state: "/run/containerd", socket: "/run/containerd/containerd.sock" };
+
+/// Plugins that a machine has no use for: the CRI (the agent speaks the native API), snapshotters of other file systems,
+/// restarts of its own, tracing; and `opt`, which puts a folder below the root before `PATH` and `LD_LIBRARY_PATH`.
+const DISABLED: [&str; 12] = [
+    "io.containerd.grpc.v1.cri",
+    "io.containerd.internal.v1.opt",
+    "io.containerd.internal.v1.restart",
+    "io.containerd.internal.v1.tracing",
+    "io.containerd.nri.v1.nri",
+    "io.containerd.snapshotter.v1.aufs",
+    "io.containerd.snapshotter.v1.blockfile",
+    "io.containerd.snapshotter.v1.btrfs",
+    "io.containerd.snapshotter.v1.devmapper",
+    "io.containerd.snapshotter.v1.native",
+    "io.containerd.snapshotter.v1.zfs",
+    "io.containerd.tracing.processor.v1.otlp",
+];
+
+/// The configuration (containerd 1.7, version 2 of the format).
+///
+/// Guarantees: nothing that containerd executes or loads comes from below its root, which whoever has a machine's disk can
+/// write. Plugins, which it would look for there, it looks for in a folder that is never there. What goes well is not
+/// logged: a serial console is slow.
+pub fn configuration(places: Places<'_>) -> String {
+    let Places { root, state, socket } = places;
+    let disabled = DISABLED.map(|plugin| format!("  \"{plugin}\"")).join(",\n");
+    format!(
+        "version = 2\nroot = \"{root}\"\nstate = \"{state}\"\nplugin_dir = \"{NO_PLUGINS}\"\n\
+         disabled_plugins = [\n{disabled},\n]\n\n[debug]\n  level = \"warn\"\n\n[grpc]\n  address = \"{socket}\"\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MACHINE, configuration};
+    use crate::programs::{NO_PLUGINS, RUNC, SEARCH_PATH, SHIM};
+
+    #[test]
+    fn nothing_of_the_state_is_executed_or_loaded() {
+        let text = configuration(MACHINE);
+        assert!(text.contains("  \"io.containerd.internal.v1.opt\",\n"), "{text}");
+        assert!(text.contains(&format!("\nplugin_dir = \"{NO_PLUGINS}\"\n")), "{text}");
+        // Of the state it is told its root and nothing else; the rest is on the read-only root or in memory.
+        assert_eq!(text.matches("/var/").count(), 1, "{text}");
+        let read_only = |path: &str| path.starts_with("/usr/");
+        assert!([NO_PLUGINS, SHIM, RUNC].into_iter().chain(SEARCH_PATH.split(':')).all(read_only));
+        assert!(SEARCH_PATH.split(':').any(|folder| SHIM.starts_with(folder)));
+    }
+}
