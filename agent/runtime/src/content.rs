@@ -40,6 +40,9 @@ pub(crate) struct Descriptor {
 pub(crate) struct Platform {
     pub(crate) architecture: String,
     pub(crate) os: String,
+    /// Of the processor; empty for all of the architecture.
+    #[serde(default)]
+    pub(crate) variant: String,
 }
 
 impl Descriptor {

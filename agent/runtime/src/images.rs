@@ -6,6 +6,7 @@
 use crate::access::{self, Labels};
 use crate::connection::{failed, leased, request, settled, unlimited};
 use crate::content::{Content, Descriptor};
+use crate::document::{self, Configuration, Manifest};
 use crate::keyring::Keyring;
 use crate::model::{Error, ErrorClass, Image, PullPolicy};
 use crate::reference::Reference;
@@ -25,7 +26,6 @@ use containerd_client::services::v1::{
 use containerd_client::tonic::transport::Channel;
 use containerd_client::tonic::{Code, Status};
 use prost_types::FieldMask;
-use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -39,33 +39,6 @@ pub(crate) const SNAPSHOTTER: &str = "overlayfs";
 const LEASE_HOURS: i64 = 12;
 /// Most layers of one image, the limit of overlayfs mounts with room to spare.
 const MAX_LAYERS: usize = 127;
-
-/// An image manifest (OCI image specification).
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Manifest {
-    config: Descriptor,
-    layers: Vec<Descriptor>,
-}
-
-/// An index of manifests for several platforms.
-#[derive(Debug, Deserialize)]
-struct Index {
-    manifests: Vec<Descriptor>,
-}
-
-/// An image configuration.
-#[derive(Debug, Deserialize)]
-struct Configuration {
-    #[serde(default)]
-    config: Option<ImageDefaults>,
-    rootfs: RootFs,
-}
-
-#[derive(Debug, Deserialize)]
-struct RootFs {
-    diff_ids: Vec<String>,
-}
 
 /// An image that is ready to run.
 #[derive(Debug, Clone)]
@@ -227,8 +200,8 @@ impl Images {
     async fn bring_in_leased(&self, target: &Descriptor, source: &dyn Source, lease: &str) -> Result<(), Error> {
         source.bring(&self.content, target, lease).await?;
         let mut manifest_at = target.clone();
-        if is_index(&self.content.read(&target.digest).await?) {
-            manifest_at = self.choose(&target.digest).await?;
+        if let Some(all) = document::manifests(&self.content.read(&target.digest).await?)? {
+            manifest_at = document::choose(all)?;
             source.bring(&self.content, &manifest_at, lease).await?;
             let kept = vec![(gc_label("m.0"), manifest_at.digest.clone())];
             self.content.label(&target.digest, kept).await?;
@@ -251,6 +224,7 @@ impl Images {
     /// Applies each layer over its parent; layers that are there already are not touched.
     async fn unpack(&self, manifest: &Manifest, lease: &str) -> Result<(), Error> {
         let configuration: Configuration = self.document(&manifest.config.digest, "configuration").await?;
+        configuration.check()?;
         let diffs = &configuration.rootfs.diff_ids;
         if diffs.len() != manifest.layers.len() || diffs.is_empty() {
             return Err(bad(format!("{} layers and {} diff ids", manifest.layers.len(), diffs.len())));
@@ -374,7 +348,10 @@ impl Images {
 
     async fn load(&self, reference: &Reference, target: &str) -> Result<Ready, Error> {
         let top = self.content.read(target).await?;
-        let digest = if is_index(&top) { self.choose(target).await?.digest } else { target.to_owned() };
+        let digest = match document::manifests(&top)? {
+            Some(all) => document::choose(all)?.digest,
+            None => target.to_owned(),
+        };
         let manifest: Manifest = self.document(&digest, "manifest").await?;
         let configuration: Configuration = self.document(&manifest.config.digest, "configuration").await?;
         let snapshot = configuration.rootfs.diff_ids.iter().fold(String::new(), |parent, diff| chain_id(&parent, diff));
@@ -388,17 +365,6 @@ impl Images {
         let image_id = format!("{}@{target}", reference.repository());
         let defaults = configuration.config.unwrap_or_default();
         Ok(Ready { image, image_id, snapshot, defaults, labels: Labels::new() })
-    }
-
-    /// The manifest of an index that is for this machine.
-    async fn choose(&self, index: &str) -> Result<Descriptor, Error> {
-        let index: Index = self.document(index, "index").await?;
-        let fits = |descriptor: &Descriptor| match &descriptor.platform {
-            Some(platform) => platform.os == "linux" && platform.architecture == architecture(),
-            None => true,
-        };
-        let missing = || bad(format!("the image has no manifest for linux/{}", architecture()));
-        index.manifests.into_iter().find(fits).ok_or_else(missing)
     }
 
     async fn document<T: serde::de::DeserializeOwned>(&self, digest: &str, what: &str) -> Result<T, Error> {
@@ -436,25 +402,12 @@ fn gc_label(name: &str) -> String {
     format!("containerd.io/gc.ref.content.{name}")
 }
 
-fn is_index(document: &[u8]) -> bool {
-    serde_json::from_slice::<Index>(document).is_ok()
-}
-
 /// Name of the snapshot of a layer over its parent (OCI image specification, "Layer `ChainID`").
 fn chain_id(parent: &str, diff: &str) -> String {
     if parent.is_empty() {
         return diff.to_owned();
     }
     format!("sha256:{}", hex::encode(Sha256::digest(format!("{parent} {diff}"))))
-}
-
-/// This machine's architecture in the words of image indexes.
-fn architecture() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    }
 }
 
 #[cfg(test)]
@@ -466,12 +419,5 @@ mod tests {
         assert_eq!(chain_id("", "sha256:aa"), "sha256:aa");
         let expected = hex::encode(Sha256::digest("sha256:aa sha256:bb"));
         assert_eq!(chain_id("sha256:aa", "sha256:bb"), format!("sha256:{expected}"));
-    }
-
-    #[test]
-    fn an_index_is_known_by_its_manifests() {
-        assert!(is_index(br#"{"manifests":[{"mediaType":"m","digest":"sha256:0","size":1}]}"#));
-        assert!(!is_index(br#"{"config":{"digest":"sha256:0","size":1},"layers":[]}"#));
-        assert!(!is_index(b"{"));
     }
 }

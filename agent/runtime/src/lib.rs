@@ -5,6 +5,9 @@
 //! attempt) and its end (exit code, times) live in containerd's labels, so that an agent that starts
 //! anew adopts all of them by listing.
 //!
+//! Images: `registry` says where one may be had and by which credentials, `session` proves to a registry who asks, `http`
+//! and `reach` keep requests from where they must not go, `access` remembers who may run what was fetched.
+//!
 //! Tasks: [`Containerd::run`] keeps one subscription to containerd's events and turns each exit into a
 //! record on the container; each running container has one log pump, a task that reads its two FIFOs.
 //! Channels: [`Runtime::changes`] is a broadcast of pod uids that changed; a reader that lags lists anew.
@@ -17,6 +20,7 @@ mod connection;
 mod containerd;
 mod content;
 mod credential;
+mod document;
 mod events;
 mod exec;
 mod http;

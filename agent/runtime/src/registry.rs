@@ -91,6 +91,9 @@ impl Registries {
         let system = std::fs::read(SYSTEM_ROOTS).unwrap_or_default();
         let mut common = RootCertStore::empty();
         common.add_parsable_certificates(CertificateDer::pem_slice_iter(&system).filter_map(Result::ok).chain(roots));
+        if common.is_empty() {
+            tracing::warn!("no roots of TLS: only registries whose `ca` is configured, or without TLS, can be asked");
+        }
         let named = Arc::new(named(&list));
         let client = |registry: &Registry| {
             let mut roots = common.clone();
