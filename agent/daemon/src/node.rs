@@ -108,6 +108,7 @@ fn engine(arguments: &RunArguments, machine: &MachineConfig) -> Options {
         socket: arguments.containerd.clone(),
         state: arguments.containerd_root.clone(),
         fifos: arguments.run.join("io"),
+        logs: arguments.pod_logs.clone(),
         registries: Registries::new(registries.collect(), None, ""),
         archives: vec![PathBuf::from(ARCHIVES), arguments.data.join("images")],
     }
@@ -126,6 +127,9 @@ fn config(
         addresses: machine::addresses(machine),
         port: arguments.kubelet_port,
         data: arguments.kubelet_data.clone(),
+        run: arguments.run.join("kubelet"),
+        host_paths: machine.node.host_paths.clone(),
+        pids: machine.node.pids_per_container,
         logs: arguments.pod_logs.clone(),
         max_pods: machine.node.max_pods,
         reserved_memory: natural(reserved.memory.ceil_units()),

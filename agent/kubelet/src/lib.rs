@@ -14,9 +14,12 @@ mod api;
 mod backoff;
 mod cleanup;
 mod config;
+mod content;
 mod env;
 mod events;
 mod garbage;
+#[cfg(test)]
+mod hostile;
 mod kubelet;
 mod launch;
 mod logs;
@@ -31,7 +34,9 @@ mod qos;
 mod server;
 #[cfg(test)]
 mod simulation;
+mod stage;
 mod status;
+mod storage;
 mod support;
 mod tokens;
 mod volumes;

@@ -1,11 +1,13 @@
 //! What this kubelet doesn't do yet. Nothing of a pod is ignored in silence: a field that would change what
 //! runs, and isn't implemented, keeps the pod from starting and says so.
 
+use crate::config::Config;
 use crate::status::Refusal;
+use crate::volumes;
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Probe, Volume};
 
 /// The first reason why this node can't run the pod.
-pub(crate) fn refusal(pod: &Pod) -> Option<Refusal> {
+pub(crate) fn refusal(pod: &Pod, config: &Config) -> Option<Refusal> {
     let Some(spec) = &pod.spec else { return Some(unsupported("the pod has no spec")) };
     if spec.host_network != Some(true) {
         let message = "pod network is not available yet: set hostNetwork: true".to_owned();
@@ -20,7 +22,10 @@ pub(crate) fn refusal(pod: &Pod) -> Option<Refusal> {
             container_fault(container, init).map(|fault| format!("container {}: {fault}", container.name))
         })
     });
-    fault.map(|fault| unsupported(&fault))
+    let refusal = fault.map(|fault| unsupported(&fault));
+    refusal.or_else(|| {
+        volumes::host_path_fault(config, pod).map(|message| Refusal { reason: "HostPathForbidden", message })
+    })
 }
 
 fn unsupported(what: &str) -> Refusal {
@@ -115,7 +120,7 @@ fn volume_fault(volume: &Volume) -> Option<String> {
     let known = volume.empty_dir.is_some() || volume.host_path.is_some() || volume.config_map.is_some();
     if known || volume.secret.is_some() || downward {
         let medium = volume.empty_dir.as_ref().and_then(|dir| dir.medium.as_deref()).unwrap_or_default();
-        let fault = !medium.is_empty();
+        let fault = !matches!(medium, "" | "Memory");
         return fault.then(|| format!("volume {}: emptyDir medium {medium} is not available yet", volume.name));
     }
     let name = &volume.name;
@@ -132,7 +137,8 @@ mod tests {
     fn refused(change: impl FnOnce(&mut Value)) -> Option<Refusal> {
         let mut spec = json!({"hostNetwork": true, "containers": [{"name": "a", "image": "registry.example/a:1"}]});
         change(&mut spec);
-        refusal(&serde_json::from_value(json!({"spec": spec})).unwrap())
+        let config = crate::config::tests::config(std::path::Path::new("/nowhere"));
+        refusal(&serde_json::from_value(json!({"spec": spec})).unwrap(), &config)
     }
 
     #[test]
@@ -151,6 +157,24 @@ mod tests {
     }
 
     #[test]
+    fn a_path_of_the_machine_that_is_not_listed_is_refused_by_its_key() {
+        let with = |mount: Value, path: &str| {
+            refused(|spec| {
+                spec["volumes"] = json!([{"name": "v", "hostPath": {"path": path}}]);
+                spec["containers"][0]["volumeMounts"] = json!([mount]);
+            })
+        };
+        let (write, read) =
+            (json!({"name": "v", "mountPath": "/m"}), json!({"name": "v", "mountPath": "/m", "readOnly": true}));
+        let refusal = with(read.clone(), "/etc").unwrap();
+        assert_eq!(refusal.reason, "HostPathForbidden");
+        assert!(refusal.message.contains("add it to `host_paths` under `[node]`"), "{}", refusal.message);
+        assert!(with(write.clone(), "/listed/read").unwrap().message.contains("`writable = true`"));
+        assert_eq!(with(read, "/listed/read/"), None);
+        assert_eq!(with(write, "/listed/write/below"), None);
+    }
+
+    #[test]
     fn what_would_change_the_pod_and_is_missing_is_named() {
         let cases: [(&str, Value); 9] = [
             ("/containers/0/securityContext", json!({"privileged": true})),
@@ -161,7 +185,7 @@ mod tests {
             ("/shareProcessNamespace", json!(true)),
             ("/imagePullSecrets", json!([{"name": "s"}])),
             ("/volumes", json!([{"name": "v", "projected": {"sources": [{"clusterTrustBundle": {"path": "b"}}]}}])),
-            ("/volumes", json!([{"name": "v", "emptyDir": {"medium": "Memory"}}])),
+            ("/volumes", json!([{"name": "v", "emptyDir": {"medium": "HugePages"}}])),
         ];
         for (place, value) in cases {
             let (parent, key) = place.rsplit_once('/').unwrap();

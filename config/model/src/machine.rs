@@ -1,7 +1,10 @@
 //! `kind = "machine"`: a machine's whole user-data.
 
 use crate::cluster::{self, ClusterConfig};
-use crate::defaults::{MAX_PODS, MAX_PODS_LIMIT, RESERVED_CPU, RESERVED_EPHEMERAL_STORAGE, RESERVED_MEMORY};
+use crate::defaults::{
+    MAX_PODS, MAX_PODS_LIMIT, PIDS_MAX, PIDS_MIN, PIDS_PER_CONTAINER, RESERVED_CPU, RESERVED_EPHEMERAL_STORAGE,
+    RESERVED_MEMORY,
+};
 use crate::discovery::{self, Discovery};
 use crate::fault::{FaultKind, Place, Sink};
 use crate::format::{Endpoint, FormatError, HostPort, MirrorUrl, NodeName, Pin};
@@ -94,6 +97,8 @@ pub struct NodeSettings {
     pub reserved: Reserved,
     /// What of the machine's own files pods may mount; none where none is listed.
     pub host_paths: Vec<HostPath>,
+    /// Most processes and threads of a container.
+    pub pids_per_container: u32,
 }
 
 /// Resources kept for the system.
@@ -256,6 +261,7 @@ fn registry(entry: At<RawRegistry>, names: &mut crate::check::Names, sink: &mut 
 fn node(raw: Option<At<RawNode>>, sink: &mut Sink<'_>) -> NodeSettings {
     let raw = raw.map(|node| node.value).unwrap_or_default();
     let max_pods = raw.max_pods.as_ref().and_then(|pods| sink.number(pods, &(1..=MAX_PODS_LIMIT.into())));
+    let pids = raw.pids_per_container.as_ref().and_then(|pids| sink.number(pids, &(PIDS_MIN..=PIDS_MAX)));
     let reserved: RawReserved = raw.reserved.map(|table| table.value).unwrap_or_default();
     NodeSettings {
         max_pods: max_pods.unwrap_or(MAX_PODS),
@@ -265,6 +271,7 @@ fn node(raw: Option<At<RawNode>>, sink: &mut Sink<'_>) -> NodeSettings {
             ephemeral_storage: amount(reserved.ephemeral_storage, RESERVED_EPHEMERAL_STORAGE, sink),
         },
         host_paths: host_path::check(raw.host_paths, sink),
+        pids_per_container: pids.unwrap_or(PIDS_PER_CONTAINER),
     }
 }
 

@@ -83,7 +83,7 @@ raw!(
 );
 raw!(
     /// `[node]`
-    RawNode { max_pods: i64, reserved: RawReserved, host_paths: Vec<At<RawHostPathEntry>> }
+    RawNode { max_pods: i64, reserved: RawReserved, host_paths: Vec<At<RawHostPathEntry>>, pids_per_container: i64 }
 );
 raw!(
     /// An element of `node.host_paths` as a table

@@ -44,6 +44,7 @@ impl Site {
             socket: self.engine.socket(),
             state: self.engine.state(),
             fifos: self.dir.path().join("io"),
+            logs: self.dir.path().to_owned(),
             registries: Registries::new(vec![registry], None, ""),
             archives: vec![self.dir.path().join("archives")],
         }))
