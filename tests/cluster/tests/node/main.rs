@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests may stop at the first surprise")]
 
 mod containers;
+mod hostile;
 mod pods;
 mod port;
 mod site;
