@@ -131,6 +131,7 @@ fn engine(arguments: &RunArguments, machine: &MachineConfig, on_machine: bool) -
         socket: arguments.containerd.clone(),
         state: arguments.containerd_root.clone(),
         fifos: arguments.run.join("io"),
+        logs: arguments.pod_logs.clone(),
         registries: registries(&machine.registries),
         // On another host containerd finds them as it is set up there.
         programs: on_machine.then(|| Programs { shim: programs::SHIM.into(), runc: programs::RUNC.into() }),
@@ -180,6 +181,9 @@ fn config(
         addresses: machine::addresses(machine),
         port: arguments.kubelet_port,
         data: arguments.kubelet_data.clone(),
+        run: arguments.run.join("kubelet"),
+        host_paths: machine.node.host_paths.clone(),
+        pids: machine.node.pids_per_container,
         logs: arguments.pod_logs.clone(),
         max_pods: machine.node.max_pods,
         privileged: machine.node.privileged,

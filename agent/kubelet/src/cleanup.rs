@@ -3,22 +3,28 @@
 use crate::config::Config;
 use crate::launch::termination_file;
 use crate::machine::{View, containers};
-use agent_runtime::{ContainerState, Kind, PodRef};
+use crate::names::{log_folder, log_name, pod_logs};
+use crate::stage;
+use agent_runtime::{ContainerKey, ContainerState, Kind, PodRef};
+use agent_sys::beneath::Beneath;
 use std::fs;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// Longest last words (upstream's limit).
 const MAX_WORDS: u64 = 4096;
 /// Longest end of a log that stands for last words (upstream's limit).
 const MAX_LOG_WORDS: u64 = 2048;
+/// Log files of one container that are looked at; there are a handful of an attempt, and two attempts.
+pub(crate) const MAX_LOGS: usize = 4096;
 /// Where control groups are.
 const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// The termination message of an attempt: its file, or the end of its log where the pod wishes that.
 pub(crate) fn last_words(config: &Config, view: View<'_>, id: &str) -> Option<String> {
     let seen = view.seen.iter().find(|seen| seen.id == id)?;
-    let words = tail(&termination_file(config, &seen.key.pod.uid, id), MAX_WORDS).filter(|words| !words.is_empty());
+    let words = Beneath::root(&config.pod_dir(&seen.key.pod.uid)).ok();
+    let words = words.and_then(|dir| tail(&dir, &termination_file(id), MAX_WORDS)).filter(|words| !words.is_empty());
     if words.is_some() {
         return words;
     }
@@ -29,35 +35,54 @@ pub(crate) fn last_words(config: &Config, view: View<'_>, id: &str) -> Option<St
     if !from_log || !failed {
         return None;
     }
-    let log = tail(&config.log_file(&seen.key.pod, &seen.key.container, seen.key.attempt), MAX_LOG_WORDS)?;
+    let dir = Beneath::root(&config.logs).ok()?.dir(&log_folder(&seen.key.pod, &seen.key.container)).ok()?;
+    let log = tail(&dir, Path::new(&log_name(seen.key.attempt)), MAX_LOG_WORDS)?;
     let text = |line: &str| line.splitn(4, ' ').nth(3).map(str::to_owned);
     let lines: Vec<String> = log.lines().filter_map(text).collect();
     Some(lines.join("\n"))
 }
 
-/// The last `limit` bytes of a file.
-fn tail(path: &Path, limit: u64) -> Option<String> {
-    let mut file = fs::File::open(path).ok()?;
-    let length = file.metadata().ok()?.len();
-    file.seek(SeekFrom::Start(length.saturating_sub(limit))).ok()?;
-    let mut bytes = Vec::new();
-    file.take(limit).read_to_end(&mut bytes).ok()?;
+/// The last `limit` bytes of a file as text.
+fn tail(dir: &Beneath, path: &Path, limit: u64) -> Option<String> {
+    let bytes = dir.read_end(path, limit).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Removes a pod's folders, logs and control group.
+///
+/// # Errors
+/// If something of it can't be removed.
 pub(crate) fn clear(config: &Config, pod: &PodRef, cgroup: Option<&str>) -> io::Result<()> {
-    for dir in [config.pod_dir(&pod.uid), config.log_dir(pod)] {
-        match fs::remove_dir_all(dir) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            Ok(()) | Err(_) => {}
-        }
-    }
+    stage::forget(config, &pod.uid)?;
+    remove(&config.data.join("pods"), Path::new(&pod.uid))?;
+    remove(&config.logs, &pod_logs(pod))?;
     for dir in cgroup.map(cgroup_dirs).unwrap_or_default() {
         // It goes with its last process; what is left then is empty and harmless.
         fs::remove_dir(dir).ok();
     }
     Ok(())
+}
+
+/// Removes what is at a path below a folder, however deep it is.
+fn remove(root: &Path, path: &Path) -> io::Result<()> {
+    match Beneath::root(root) {
+        Ok(root) => root.remove_tree(path),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Removes the log of an attempt that is forgotten, with the files that were put aside of it.
+pub(crate) fn clear_log(config: &Config, key: &ContainerKey) -> io::Result<()> {
+    let dir = match Beneath::root(&config.logs).and_then(|logs| logs.dir(&log_folder(&key.pod, &key.container))) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        found => found?,
+    };
+    let name = log_name(key.attempt);
+    let aside = format!("{name}.");
+    let names = dir.names(MAX_LOGS)?;
+    let of_it = names.iter().filter(|other| **other == *name || other.to_string_lossy().starts_with(&aside));
+    of_it.map(Path::new).try_for_each(|name| dir.remove_file(name))
 }
 
 /// The control group's folder: one, or one for each controller where the machine has version 1.
@@ -73,8 +98,10 @@ fn cgroup_dirs(cgroup: &str) -> Vec<PathBuf> {
 
 /// Pods that have folders here, by uid: what an earlier run of the agent left.
 pub(crate) fn left_uids(config: &Config) -> Vec<String> {
-    let entries = fs::read_dir(config.data.join("pods")).into_iter().flatten().filter_map(Result::ok);
-    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+    let folders = [config.data.join("pods"), config.run.join("held"), config.run.join("memory")];
+    let names = |folder: &PathBuf| Beneath::root(folder).and_then(|folder| folder.names(usize::MAX));
+    let all = folders.iter().filter_map(|folder| names(folder).ok()).flatten();
+    all.map(|name| name.to_string_lossy().into_owned()).collect()
 }
 
 #[cfg(test)]
@@ -84,10 +111,10 @@ mod tests {
     #[test]
     fn the_end_of_a_long_file_is_kept() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("f");
-        fs::write(&path, "0123456789").unwrap();
-        assert_eq!(tail(&path, 4).unwrap(), "6789");
-        assert_eq!(tail(&path, 40).unwrap(), "0123456789");
-        assert_eq!(tail(&dir.path().join("none"), 4), None);
+        fs::write(dir.path().join("f"), "0123456789").unwrap();
+        let folder = Beneath::root(dir.path()).unwrap();
+        assert_eq!(tail(&folder, Path::new("f"), 4).unwrap(), "6789");
+        assert_eq!(tail(&folder, Path::new("f"), 40).unwrap(), "0123456789");
+        assert_eq!(tail(&folder, Path::new("none"), 4), None);
     }
 }

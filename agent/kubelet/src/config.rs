@@ -1,6 +1,7 @@
 //! What the kubelet is told about itself.
 
 use crate::notices::Notices;
+use config_model::host_path::HostPath;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -20,6 +21,13 @@ pub struct Config {
     pub port: u16,
     /// Pods' volumes and files: `/var/lib/kubelet`.
     pub data: PathBuf,
+    /// What lives as long as the boot, and no pod can reach: the content of volumes, and mounts on their way to
+    /// containers: `/run/pratique/kubelet`.
+    pub run: PathBuf,
+    /// What of the machine's own files pods may mount, as its configuration lists it.
+    pub host_paths: Vec<HostPath>,
+    /// Most processes and threads of a container.
+    pub pids: u32,
     /// Pods' logs: `/var/log/pods`.
     pub logs: PathBuf,
     /// Most pods.
@@ -38,4 +46,33 @@ pub struct Config {
     pub hosts: PathBuf,
     /// Conditions of the Node that others set.
     pub notices: Notices,
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use std::path::Path;
+
+    /// A configuration whose folders all lie in `dir`.
+    pub(crate) fn config(dir: &Path) -> Config {
+        let path = |path: &str, writable| HostPath { path: path.parse().unwrap(), writable };
+        Config {
+            node_name: "node".into(),
+            addresses: Vec::new(),
+            port: PORT,
+            data: dir.join("data"),
+            run: dir.join("run"),
+            host_paths: vec![path("/listed/read", false), path("/listed/write", true)],
+            pids: 100,
+            logs: dir.join("logs"),
+            max_pods: 10,
+            privileged: false,
+            reserved_memory: 0,
+            reserved_cpu_millis: 0,
+            os_image: "test".into(),
+            resolv_conf: dir.join("resolv"),
+            hosts: dir.join("hosts"),
+            notices: Notices::default(),
+        }
+    }
 }

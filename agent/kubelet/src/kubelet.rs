@@ -43,12 +43,11 @@ impl Shared {
     /// Refuses the pod if the node has as many as it may already.
     pub(crate) fn too_many(&self, pod: &PodRef) -> Option<Refusal> {
         let handles = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
-        let others = handles.keys().filter(|uid| **uid != pod.uid).count();
+        let others = handles.iter().filter(|(uid, handle)| **uid != pod.uid && !handle.is_over()).count();
         let limit = usize::try_from(self.config.max_pods).unwrap_or(usize::MAX);
         (others >= limit).then(|| Refusal {
             reason: "OutOfpods",
-            message: format!("the node runs {others} pods and may run {limit}"),
-            lasting: true,
+            message: format!("Node didn't have enough resource: pods, requested: 1, used: {others}, capacity: {limit}"),
         })
     }
 
@@ -109,6 +108,7 @@ impl Kubelet {
     /// Keeps pods, node status and lease until `shutdown` is true or its sender is gone. Containers run on.
     pub async fn run(self, mut shutdown: watch::Receiver<bool>) {
         let Self { shared, queue } = self;
+        crate::stage::begin(&shared.config, shared.memory);
         let mut tasks = JoinSet::new();
         tasks.spawn(Pods::new(shared.clone()).run());
         tasks.spawn(node::keep_status(shared.clone()));

@@ -4,14 +4,17 @@ use crate::config::Config;
 use crate::env::{self, Sources};
 use crate::names::pod_ref;
 use crate::qos;
+use crate::stage::Wanted;
+use crate::volumes::{self, Source};
 use agent_runtime::{
-    Capabilities, Confinement, ContainerKey, ContainerSpec, Kind, Mount, Seccomp, SharedNamespaces, container_id,
+    Capabilities, Confinement, ContainerKey, ContainerSpec, Kind, Mount, Resources, Seccomp, SharedNamespaces,
+    container_id,
 };
+use agent_sys::beneath::{Beneath, Links};
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod, PodSecurityContext, SecurityContext, VolumeMount};
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::io::{self, Write};
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
@@ -28,14 +31,28 @@ pub(crate) struct Attempt<'a> {
     pub(crate) backoff: Option<Duration>,
 }
 
+/// An attempt that is ready to be started.
+#[derive(Debug)]
+pub(crate) struct Launch {
+    /// The engine's id of it.
+    pub(crate) id: String,
+    /// What the engine is told; its mounts come from where [`crate::stage`] puts the wanted ones.
+    pub(crate) spec: ContainerSpec,
+    /// What the container is to see, in the order of the specification's mounts.
+    pub(crate) wanted: Vec<Wanted>,
+}
+
+/// What is mounted, and where.
+type Place = (Wanted, String);
+
 /// Makes the files that the attempt needs and says how to run it.
 pub(crate) fn prepare(
     config: &Config,
     attempt: Attempt<'_>,
     sources: &Sources,
-    volumes: &BTreeMap<String, PathBuf>,
+    volumes: &BTreeMap<String, Source>,
     machine_memory: u64,
-) -> Result<ContainerSpec, String> {
+) -> Result<Launch, String> {
     let Attempt { pod, container, kind, number, backoff } = attempt;
     let reference = pod_ref(pod).ok_or("the pod lacks a plain name, namespace or uid")?;
     let spec = pod.spec.as_ref().ok_or("the pod has no spec")?;
@@ -47,11 +64,19 @@ pub(crate) fn prepare(
     let mut all_vars = vec![("HOSTNAME".to_owned(), hostname())];
     all_vars.extend(vars);
     let id = container_id(&reference.uid, &container.name, number);
-    let mut mounts = volume_mounts(container, volumes)?;
-    mounts.extend(own_files(config, pod, container, &reference.uid, &id).map_err(|error| error.to_string())?);
-    mounts.sort_by_key(|mount| mount.destination.matches('/').count());
+    let mut places = volume_mounts(config, container, volumes)?;
+    places.extend(own_files(config, pod, container, &reference.uid, &id).map_err(|error| error.to_string())?);
+    places.sort_by_key(|(_, destination)| destination.matches('/').count());
+    let stage = config.stage_dir(&id);
+    let mount = |(index, (wanted, destination)): (usize, &Place)| Mount {
+        source: stage.join(index.to_string()),
+        destination: destination.clone(),
+        read_only: wanted.read_only,
+    };
+    let mounts = places.iter().enumerate().map(mount).collect();
     let security = Security::of(spec.security_context.as_ref(), container.security_context.as_ref());
-    Ok(ContainerSpec {
+    let resources = Resources { pids_limit: Some(config.pids.into()), ..qos::resources(container) };
+    let spec = ContainerSpec {
         log_path: config.log_file(&reference, &container.name, number),
         oom_score_adj: qos::oom_score(pod, container, machine_memory),
         cgroup_parent: qos::cgroup(pod, &reference.uid),
@@ -71,10 +96,11 @@ pub(crate) fn prepare(
         confinement: security.confinement(),
         privileged: security.privileged(),
         seccomp: security.seccomp(),
-        resources: qos::resources(container),
+        resources,
         tty: container.tty == Some(true),
         backoff,
-    })
+    };
+    Ok(Launch { id, spec, wanted: places.into_iter().map(|(wanted, _)| wanted).collect() })
 }
 
 /// The pod's and the container's wishes, of which the container's win.
@@ -137,71 +163,60 @@ fn small(number: i64) -> Result<u32, String> {
         .ok_or_else(|| format!("{number} is no user or group id"))
 }
 
-fn volume_mounts(container: &Container, volumes: &BTreeMap<String, PathBuf>) -> Result<Vec<Mount>, String> {
-    container.volume_mounts.iter().flatten().map(|mount| volume_mount(mount, volumes)).collect()
+fn volume_mounts(
+    config: &Config,
+    container: &Container,
+    volumes: &BTreeMap<String, Source>,
+) -> Result<Vec<Place>, String> {
+    container.volume_mounts.iter().flatten().map(|mount| volume_mount(config, mount, volumes)).collect()
 }
 
-fn volume_mount(mount: &VolumeMount, volumes: &BTreeMap<String, PathBuf>) -> Result<Mount, String> {
-    let base = volumes.get(&mount.name).ok_or_else(|| format!("the pod has no volume {:?}", mount.name))?;
-    let source = match mount.sub_path.as_deref().filter(|path| !path.is_empty()) {
-        Some(path) => {
-            sub_path(base, path).map_err(|error| format!("subPath {path:?} of volume {:?}: {error}", mount.name))?
-        }
-        None => base.clone(),
-    };
+fn volume_mount(config: &Config, mount: &VolumeMount, volumes: &BTreeMap<String, Source>) -> Result<Place, String> {
+    let source = volumes.get(&mount.name).ok_or_else(|| format!("the pod has no volume {:?}", mount.name))?;
+    let sub_path = mount.sub_path.as_deref().filter(|path| !path.is_empty());
+    // What the agent fills is the agent's alone to write (upstream's rule, too).
+    let read_only = mount.read_only == Some(true) || matches!(source, Source::Held(_));
+    let place = volumes::place(config, source, sub_path, read_only).map_err(|error| match sub_path {
+        Some(path) => format!("subPath {path:?} of volume {:?}: {error}", mount.name),
+        None => format!("volume {:?}: {error}", mount.name),
+    })?;
     let destination = Path::new("/").join(&mount.mount_path);
     if destination.components().any(|part| part == Component::ParentDir) {
         return Err(format!("mountPath {:?} must not contain ..", mount.mount_path));
     }
     let destination = destination.to_string_lossy().into_owned();
-    Ok(Mount { source, destination, read_only: mount.read_only == Some(true) })
-}
-
-/// A path inside a volume, made as a folder if it isn't there, with all links followed and still inside.
-fn sub_path(base: &Path, path: &str) -> io::Result<PathBuf> {
-    let relative = Path::new(path);
-    if !relative.components().all(|part| matches!(part, Component::Normal(_))) {
-        return Err(io::Error::other("it must be relative and without .."));
-    }
-    let base = fs::canonicalize(base)?;
-    let mut real = base.clone();
-    for part in relative.components() {
-        let next = real.join(part);
-        match fs::create_dir(&next) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            Ok(()) | Err(_) => {}
-        }
-        real = fs::canonicalize(&next)?;
-        if !real.starts_with(&base) {
-            return Err(io::Error::other("a link leads out of the volume"));
-        }
-    }
-    Ok(real)
+    Ok((Wanted { place, read_only }, destination))
 }
 
 /// Name resolution and the place for last words, unless the pod mounts something there itself.
-fn own_files(config: &Config, pod: &Pod, container: &Container, uid: &str, id: &str) -> io::Result<Vec<Mount>> {
-    let dir = config.pod_dir(uid);
-    let words = termination_file(config, uid, id);
-    fs::create_dir_all(words.parent().unwrap_or(&dir))?;
-    fs::File::options().append(true).create(true).open(&words)?;
-    fs::set_permissions(&words, fs::Permissions::from_mode(0o666))?;
-    let hosts = dir.join("hosts");
-    fs::write(&hosts, hosts_text(pod, &fs::read_to_string(&config.hosts).unwrap_or_default()))?;
-    let resolv = dir.join("resolv.conf");
-    fs::write(&resolv, resolv_text(pod, &fs::read_to_string(&config.resolv_conf).unwrap_or_default()))?;
+fn own_files(config: &Config, pod: &Pod, container: &Container, uid: &str, id: &str) -> io::Result<Vec<Place>> {
+    let dir = Beneath::make_root(&config.pod_dir(uid))?;
+    let words = termination_file(id);
+    dir.make_dirs(Path::new(MESSAGES), 0o755)?;
+    dir.append(&words, 0o666)?;
+    let machine = |path: &Path| fs::read_to_string(path).unwrap_or_default();
+    let (hosts, resolv) = (Path::new("hosts"), Path::new("resolv.conf"));
+    dir.rewrite(hosts, 0o644)?.write_all(hosts_text(pod, &machine(&config.hosts)).as_bytes())?;
+    dir.rewrite(resolv, 0o644)?.write_all(resolv_text(pod, &machine(&config.resolv_conf)).as_bytes())?;
     let words_at = container.termination_message_path.clone().unwrap_or_else(|| TERMINATION_LOG.to_owned());
     let taken = |place: &str| {
         container.volume_mounts.iter().flatten().any(|mount| mount.mount_path.trim_end_matches('/') == place)
     };
-    let files = [(hosts, "/etc/hosts".to_owned()), (resolv, "/etc/resolv.conf".to_owned()), (words, words_at)];
+    let files = [(hosts, "/etc/hosts"), (resolv, "/etc/resolv.conf"), (&words, words_at.as_str())];
     let mounts = files.into_iter().filter(|(_, place)| place.starts_with('/') && !taken(place));
-    Ok(mounts.map(|(source, destination)| Mount { source, destination, read_only: false }).collect())
+    let held = |(path, destination): (&Path, &str)| {
+        let place = dir.place(path, Links::Refused)?;
+        Ok((Wanted { place, read_only: false }, destination.to_owned()))
+    };
+    mounts.map(held).collect()
 }
 
-/// The file of an attempt's last words.
-pub(crate) fn termination_file(config: &Config, uid: &str, id: &str) -> PathBuf {
-    config.pod_dir(uid).join("messages").join(id)
+/// The folder of last words in the pod's.
+const MESSAGES: &str = "messages";
+
+/// The file of an attempt's last words in the pod's folder.
+pub(crate) fn termination_file(id: &str) -> PathBuf {
+    Path::new(MESSAGES).join(id)
 }
 
 fn hosts_text(pod: &Pod, machine: &str) -> String {
@@ -248,34 +263,23 @@ fn hostname() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::tests::config;
     use serde_json::{Value, json};
 
-    fn config(dir: &Path) -> Config {
-        Config {
-            node_name: "node".into(),
-            addresses: Vec::new(),
-            port: 10250,
-            data: dir.join("data"),
-            logs: dir.join("logs"),
-            max_pods: 10,
-            privileged: false,
-            reserved_memory: 0,
-            reserved_cpu_millis: 0,
-            os_image: "test".into(),
-            resolv_conf: dir.join("resolv"),
-            hosts: dir.join("hosts"),
-            notices: crate::Notices::default(),
-        }
-    }
-
-    fn made(spec: &Value) -> Result<ContainerSpec, String> {
+    fn launched(spec: &Value) -> Result<Launch, String> {
         let dir = tempfile::tempdir().unwrap();
         let meta = json!({"name": "p", "namespace": "n", "uid": "u"});
         let pod: Pod = serde_json::from_value(json!({"metadata": meta, "spec": spec})).unwrap();
         let container = &pod.spec.as_ref().unwrap().containers[0];
         let attempt = Attempt { pod: &pod, container, kind: Kind::Main, number: 2, backoff: None };
-        let volumes = [("v".to_owned(), dir.path().to_owned())].into();
-        prepare(&config(dir.path()), attempt, &Sources::default(), &volumes, 1 << 30)
+        let held = dir.path().join("held");
+        fs::create_dir_all(&held).unwrap();
+        let volumes = [("v".to_owned(), Source::Own(dir.path().to_owned())), ("held".to_owned(), Source::Held(held))];
+        prepare(&config(dir.path()), attempt, &Sources::default(), &volumes.into(), 1 << 30)
+    }
+
+    fn made(spec: &Value) -> Result<ContainerSpec, String> {
+        launched(spec).map(|launch| launch.spec)
     }
 
     #[test]
@@ -299,12 +303,24 @@ mod tests {
     #[test]
     fn a_sub_path_stays_inside_its_volume() {
         let mount = |path: &str| json!({"containers": [{"name": "a", "volumeMounts": [{"name": "v", "mountPath": "/m", "subPath": path}]}]});
-        let spec = made(&mount("a/b")).unwrap();
-        assert!(spec.mounts.iter().any(|mount| mount.destination == "/m" && mount.source.ends_with("a/b")));
+        let launch = launched(&mount("a/b")).unwrap();
+        let at = launch.spec.mounts.iter().position(|mount| mount.destination == "/m").unwrap();
+        assert!(launch.wanted[at].place.is_dir() && !launch.wanted[at].read_only);
+        assert!(launch.spec.mounts[at].source.ends_with(format!("mounts/{}/{at}", launch.id)));
         assert!(made(&mount("../a")).is_err());
-        let dir = tempfile::tempdir().unwrap();
-        std::os::unix::fs::symlink("/", dir.path().join("out")).unwrap();
-        assert!(sub_path(dir.path(), "out/etc").is_err());
+    }
+
+    #[test]
+    fn what_the_agent_fills_is_read_only_whatever_the_pod_says() {
+        let mounts = json!([{"name": "held", "mountPath": "/m", "readOnly": false}]);
+        let launch = launched(&json!({"containers": [{"name": "a", "volumeMounts": mounts}]})).unwrap();
+        let at = launch.spec.mounts.iter().position(|mount| mount.destination == "/m").unwrap();
+        assert!(launch.wanted[at].read_only && launch.spec.mounts[at].read_only);
+    }
+
+    #[test]
+    fn processes_are_limited_by_default() {
+        assert_eq!(made(&json!({"containers": [{"name": "a"}]})).unwrap().resources.pids_limit, Some(100));
     }
 
     #[test]

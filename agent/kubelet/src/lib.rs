@@ -14,10 +14,13 @@ mod api;
 mod backoff;
 mod cleanup;
 mod config;
+mod content;
 mod drain;
 mod env;
 mod events;
 mod garbage;
+#[cfg(test)]
+mod hostile;
 mod kubelet;
 mod launch;
 mod logs;
@@ -33,7 +36,9 @@ mod qos;
 mod server;
 #[cfg(test)]
 mod simulation;
+mod stage;
 mod status;
+mod storage;
 mod support;
 mod tokens;
 mod volumes;

@@ -1,11 +1,12 @@
 //! Reading container logs: from the CRI format back to what the container wrote, with the limits of a request.
 
 use agent_runtime::rotated;
+use agent_sys::beneath::Beneath;
 use jiff::Timestamp;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Bytes looked at from the end of a file at once, in search of its last lines.
 const BLOCK: u64 = 64 * 1024;
@@ -69,9 +70,11 @@ fn unescape(text: &str) -> String {
 #[derive(Debug)]
 pub(crate) struct Reader {
     wish: Wish,
-    path: PathBuf,
+    /// The folder of the container's logs, and the name of this one.
+    dir: Beneath,
+    name: String,
     /// Files that were put aside and are to be read before the current one, newest last.
-    older: Vec<PathBuf>,
+    older: Vec<String>,
     file: Option<(BufReader<File>, u64)>,
     left: Option<u64>,
     /// The last line had no end yet.
@@ -82,13 +85,17 @@ pub(crate) struct Reader {
 
 impl Reader {
     /// A reader placed where the wish begins.
-    pub(crate) fn open(path: &Path, wish: Wish) -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// If the log is no regular file: a link, say, is followed by nobody.
+    pub(crate) fn open(dir: Beneath, name: &str, wish: Wish) -> io::Result<Self> {
         let left = wish.limit_bytes;
-        let mut older = rotated(path)?;
+        let mut older = rotated(&dir, name)?;
         older.reverse();
         let mut reader = Self {
             left,
-            path: path.to_owned(),
+            dir,
+            name: name.to_owned(),
             older: Vec::new(),
             file: None,
             partial: Vec::new(),
@@ -98,7 +105,7 @@ impl Reader {
         match reader.wish.tail_lines {
             None => {
                 // The oldest is last, so that it is taken first.
-                older.insert(0, path.to_owned());
+                older.insert(0, name.to_owned());
                 reader.older = older;
                 reader.next_file()?;
             }
@@ -108,29 +115,29 @@ impl Reader {
     }
 
     /// Places the reader before the last `lines` lines, looking into older files only as far as needed.
-    fn seek_tail(&mut self, lines: u64, older: Vec<PathBuf>) -> io::Result<()> {
+    fn seek_tail(&mut self, lines: u64, older: Vec<String>) -> io::Result<()> {
         let mut missing = lines;
         let mut later = Vec::new();
-        for path in std::iter::once(self.path.clone()).chain(older) {
-            let mut file = File::open(&path)?;
+        for name in std::iter::once(self.name.clone()).chain(older) {
+            let mut file = self.dir.open(Path::new(&name))?;
             let (at, found) = tail_offset(&mut file, missing)?;
             missing -= found;
             if missing == 0 || found == 0 && lines == 0 {
                 file.seek(SeekFrom::Start(at))?;
-                self.file = Some((BufReader::new(file), inode(&path)?));
+                let inode = file.metadata()?.ino();
+                self.file = Some((BufReader::new(file), inode));
                 self.older = later;
                 return Ok(());
             }
-            later.push(path);
+            later.push(name);
         }
         self.older = later;
         self.next_file()
     }
 
     fn next_file(&mut self) -> io::Result<()> {
-        if let Some(path) = self.older.pop() {
-            let file = File::open(&path)?;
-            self.file = Some((BufReader::new(file), inode(&path)?));
+        if let Some(name) = self.older.pop() {
+            self.file = Some(self.file_named(&name)?);
         }
         Ok(())
     }
@@ -162,16 +169,22 @@ impl Reader {
             return Ok(true);
         }
         let current = self.file.as_ref().map(|(_, inode)| *inode);
-        match inode(&self.path) {
-            Ok(now) if Some(now) != current => {
-                let file = File::open(&self.path)?;
-                self.file = Some((BufReader::new(file), now));
+        match self.file_named(&self.name) {
+            Ok(now) if Some(now.1) != current => {
+                self.file = Some(now);
                 Ok(true)
             }
             Ok(_) => Ok(false),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             Err(error) => Err(error),
         }
+    }
+
+    /// A file of the log, and which it is.
+    fn file_named(&self, name: &str) -> io::Result<(BufReader<File>, u64)> {
+        let file = self.dir.open(Path::new(name))?;
+        let inode = file.metadata()?.ino();
+        Ok((BufReader::new(file), inode))
     }
 
     /// The limit is reached.
@@ -207,10 +220,6 @@ impl Reader {
         }
         Some(out)
     }
-}
-
-fn inode(path: &Path) -> io::Result<u64> {
-    Ok(path.metadata()?.ino())
 }
 
 /// Where the last `lines` lines of a file begin, and how many there are.
@@ -255,13 +264,18 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::fs;
+    use std::path::PathBuf;
 
     fn line(second: u32, stream: &str, tag: &str, text: &str) -> String {
         format!("2026-01-01T00:00:{second:02}.000000000Z {stream} {tag} {text}\n")
     }
 
+    fn open(path: &Path, wish: Wish) -> Reader {
+        Reader::open(Beneath::root(path.parent().unwrap()).unwrap(), "0.log", wish).unwrap()
+    }
+
     fn read(path: &Path, query: &str) -> String {
-        let mut reader = Reader::open(path, Wish::parse(query, Timestamp::now()).unwrap()).unwrap();
+        let mut reader = open(path, Wish::parse(query, Timestamp::now()).unwrap());
         let mut all = Vec::new();
         while let Some(text) = reader.next().unwrap() {
             all.extend(text);
@@ -317,7 +331,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("0.log");
         fs::write(&path, line(1, "stdout", "F", "one")).unwrap();
-        let mut reader = Reader::open(&path, Wish { follow: true, ..Wish::default() }).unwrap();
+        let mut reader = open(&path, Wish { follow: true, ..Wish::default() });
         assert_eq!(reader.next().unwrap().unwrap(), b"one\n");
         assert_eq!(reader.next().unwrap(), None);
         fs::rename(&path, dir.path().join("0.log.20260101-000000-000")).unwrap();
@@ -331,7 +345,7 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             let path = dir.path().join("0.log");
             fs::write(&path, content).unwrap();
-            let mut reader = Reader::open(&path, Wish { tail_lines: tail, ..Wish::default() }).unwrap();
+            let mut reader = open(&path, Wish { tail_lines: tail, ..Wish::default() });
             while reader.next().unwrap().is_some() {}
         }
     }

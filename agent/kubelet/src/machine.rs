@@ -15,6 +15,9 @@ use std::time::Duration;
 /// Grace where nobody says how long (upstream's default).
 pub(crate) const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 
+/// Grace of a pod that takes more of the disk than it may (upstream's).
+const EVICTION_GRACE: Duration = Duration::from_secs(1);
+
 /// How long a failed pull is called ErrImagePull before it is called ImagePullBackOff.
 pub(crate) const PULL_ERROR_SHOWN: Duration = Duration::from_secs(3);
 
@@ -77,6 +80,8 @@ pub(crate) struct Notes {
     pub(crate) asked: BTreeMap<String, Timestamp>,
     /// Verdicts of probes, by container id.
     pub(crate) verdicts: BTreeMap<String, Verdict>,
+    /// Why the pod was evicted, if it was.
+    pub(crate) evicted: Option<String>,
     /// When the end of the pod began.
     pub(crate) ending: Option<Timestamp>,
 }
@@ -90,6 +95,8 @@ pub(crate) enum End {
     Over,
     /// It was active for longer than it may.
     Deadline,
+    /// It took more of the disk than it may.
+    Evicted,
 }
 
 /// All that a plan is made from.
@@ -102,6 +109,21 @@ pub(crate) struct View<'a> {
     /// This node can't run the pod; nothing is started.
     pub(crate) refused: bool,
     pub(crate) now: Timestamp,
+}
+
+impl View<'_> {
+    /// Why the pod must end, if it must.
+    pub(crate) fn end(&self) -> Option<End> {
+        match end_of(self.pod, self.now) {
+            None | Some(End::Deadline) if self.notes.evicted.is_some() => Some(End::Evicted),
+            end => end,
+        }
+    }
+
+    /// How long its containers may take to end.
+    fn grace(&self) -> Duration {
+        if self.notes.evicted.is_some() { EVICTION_GRACE } else { grace(self.pod) }
+    }
 }
 
 /// One thing to do.
@@ -132,7 +154,7 @@ impl Plan {
     }
 }
 
-/// Why the pod must end, if it must.
+/// Why the pod itself says that it must end, if it does.
 pub(crate) fn end_of(pod: &Pod, now: Timestamp) -> Option<End> {
     if pod.metadata.deletion_timestamp.is_some() {
         return Some(End::Deleted);
@@ -161,8 +183,8 @@ pub(crate) fn grace(pod: &Pod) -> Duration {
 /// The plan for a pod.
 pub(crate) fn plan(view: View<'_>) -> Plan {
     let mut plan = Plan::default();
-    if let Some(end) = end_of(view.pod, view.now) {
-        let over = stop_all(view.seen, view.notes, grace(view.pod), view.now, &mut plan);
+    if let Some(end) = view.end() {
+        let over = stop_all(view.seen, view.notes, view.grace(), view.now, &mut plan);
         if over && end == End::Deleted {
             plan.actions.push(Action::Finish);
         }

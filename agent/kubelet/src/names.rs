@@ -29,15 +29,25 @@ impl Config {
         self.data.join("pods").join(uid)
     }
 
-    /// The pod's logs.
-    pub(crate) fn log_dir(&self, pod: &PodRef) -> PathBuf {
-        self.logs.join(format!("{}_{}_{}", pod.namespace, pod.name, pod.uid))
-    }
-
     /// The log of one attempt.
     pub(crate) fn log_file(&self, pod: &PodRef, container: &str, attempt: u32) -> PathBuf {
-        self.log_dir(pod).join(container).join(format!("{attempt}.log"))
+        self.logs.join(log_folder(pod, container)).join(log_name(attempt))
     }
+}
+
+/// The folder of the pod's logs, below [`Config::logs`].
+pub(crate) fn pod_logs(pod: &PodRef) -> PathBuf {
+    format!("{}_{}_{}", pod.namespace, pod.name, pod.uid).into()
+}
+
+/// The folder of a container's logs, below [`Config::logs`].
+pub(crate) fn log_folder(pod: &PodRef, container: &str) -> PathBuf {
+    pod_logs(pod).join(container)
+}
+
+/// The name of an attempt's log.
+pub(crate) fn log_name(attempt: u32) -> String {
+    format!("{attempt}.log")
 }
 
 #[cfg(test)]

@@ -34,6 +34,12 @@ pub(crate) struct Handle {
 }
 
 impl Handle {
+    /// Whether the pod is over: it takes no room any more.
+    pub(crate) fn is_over(&self) -> bool {
+        let phase = self.latest().and_then(|pod| pod.status.as_ref()?.phase.clone());
+        matches!(phase.as_deref(), Some("Succeeded" | "Failed"))
+    }
+
     /// The last version of the pod, if the master still has it.
     pub(crate) fn latest(&self) -> Option<Arc<Pod>> {
         match &*self.wanted.borrow() {

@@ -3,8 +3,11 @@
 //! A connection is trusted for what its certificate says: TLS verified the chain to the cluster's root, and here
 //! the subject must be the API server. Everything else is 401 or 403, but for nothing: not even health is told.
 
+use crate::cleanup::MAX_LOGS;
 use crate::kubelet::Shared;
 use crate::logs::{Reader, Wish};
+use crate::names::{log_folder, log_name};
+use agent_sys::beneath::Beneath;
 use bytes::Bytes;
 use config_kube::identity::APISERVER_KUBELET_USER;
 use config_kube::k8s_openapi::List;
@@ -171,36 +174,46 @@ impl Server {
         let Some(reference) = self.shared.pod_named(namespace, pod) else {
             return text(StatusCode::NOT_FOUND, &format!("pod {pod:?} not found\n"));
         };
-        let dir = self.shared.config.log_dir(&reference).join(container);
-        let Some(path) = crate::names::is_plain(container).then(|| log_file(&dir, wish.previous)).flatten() else {
-            let what = if wish.previous { "previous terminated container" } else { "container" };
-            let message = format!("{what} {container:?} in pod {pod:?} not found: it has not started\n");
-            return text(StatusCode::BAD_REQUEST, &message);
+        let config = &self.shared.config;
+        let opened = crate::names::is_plain(container).then(|| {
+            let dir = Beneath::root(&config.logs)?.dir(&log_folder(&reference, container))?;
+            Ok(log_number(&dir, wish.previous)?.map(|number| (dir, number)))
+        });
+        let opened: std::io::Result<Option<_>> = opened.unwrap_or(Ok(None));
+        let (dir, number) = match opened {
+            Ok(Some(found)) => found,
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return broken(container, &error),
+            Ok(None) | Err(_) => {
+                let what = if wish.previous { "previous terminated container" } else { "container" };
+                let message = format!("{what} {container:?} in pod {pod:?} not found: it has not started\n");
+                return text(StatusCode::BAD_REQUEST, &message);
+            }
         };
-        match Reader::open(&path, wish.clone()) {
+        match Reader::open(dir, &log_name(number), wish.clone()) {
             Ok(reader) => {
+                let path = config.log_file(&reference, container, number);
                 let body = StreamBody::new(pieces(self.shared.clone(), reader, wish.follow, reference.uid, path));
                 let mut response = Response::new(BodyExt::boxed_unsync(body));
                 response.headers_mut().insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("text/plain"));
                 response
             }
-            Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, &format!("log of {container:?}: {error}\n")),
+            Err(error) => broken(container, &error),
         }
     }
 }
 
-/// The log of the newest attempt, or of the one before it.
-fn log_file(dir: &std::path::Path, previous: bool) -> Option<PathBuf> {
-    let number = |path: PathBuf| {
-        let number = path.file_name()?.to_str()?.strip_suffix(".log")?.parse::<u32>().ok()?;
-        Some((number, path))
-    };
-    let mut all: Vec<(u32, PathBuf)> =
-        std::fs::read_dir(dir).ok()?.filter_map(Result::ok).filter_map(|entry| number(entry.path())).collect();
+/// The number of the newest attempt that has a log, or of the one before it.
+fn log_number(dir: &Beneath, previous: bool) -> std::io::Result<Option<u32>> {
+    let number = |name: std::ffi::OsString| name.to_str()?.strip_suffix(".log")?.parse::<u32>().ok();
+    let mut all: Vec<u32> = dir.names(MAX_LOGS)?.into_iter().filter_map(number).collect();
     all.sort_unstable();
     let newest = all.pop();
-    let chosen = if previous { all.pop() } else { newest };
-    chosen.map(|(_, path)| path)
+    Ok(if previous { all.pop() } else { newest })
+}
+
+/// The answer where a log can't be read. The error names no path.
+fn broken(container: &str, error: &std::io::Error) -> Response<Body> {
+    text(StatusCode::INTERNAL_SERVER_ERROR, &format!("log of {container:?}: {error}\n"))
 }
 
 /// The log in pieces; with `follow` until its container has ended and all was sent.

@@ -2,8 +2,8 @@
 //! the words that users of Kubernetes know.
 
 use crate::machine::{
-    End, Failure, PULL_ERROR_SHOWN, RestartPolicy, View, containers, end_of, init_done, initialized, latest, previous,
-    restart, waits,
+    End, Failure, PULL_ERROR_SHOWN, RestartPolicy, View, containers, init_done, initialized, latest, previous, restart,
+    waits,
 };
 use crate::qos;
 use agent_runtime::{Container as Seen, ContainerState as State, Kind};
@@ -16,13 +16,11 @@ use jiff::Timestamp;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// Why this node can't run a pod, or not yet.
+/// Why this node can't run a pod. It stays so: the pod has failed, and who made it makes another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub(crate) reason: &'static str,
     pub(crate) message: String,
-    /// It stays so: the pod has failed, and who made it makes another.
-    pub(crate) lasting: bool,
 }
 
 /// The status that changes are measured against: the master's, with what was written since.
@@ -49,9 +47,9 @@ pub(crate) fn status(
     messages: &dyn Fn(&str) -> Option<String>,
 ) -> PodStatus {
     let pod = view.pod;
-    let end = end_of(pod, view.now);
+    let end = view.end();
     let over = end.is_some() && view.seen.iter().all(|seen| matches!(seen.state, State::Exited { .. }));
-    let scene = Scene { view, refusal, end, over, messages };
+    let scene = Scene { view, end, over, messages };
     let of_kind =
         |kind| containers(pod, kind).iter().map(|container| scene.container(container, kind)).collect::<Vec<_>>();
     let (inits, mains) = (of_kind(Kind::Init), of_kind(Kind::Main));
@@ -65,15 +63,27 @@ pub(crate) fn status(
             let text = "Pod was active on the node longer than the specified deadline";
             (Some("DeadlineExceeded".to_owned()), Some(text.to_owned()))
         }
-        None if refusal.is_some_and(|refusal| refusal.lasting) => {
+        Some(End::Evicted) => {
             "Failed".clone_into(&mut phase);
-            let told =
-                refusal.map(|refusal| (refusal.reason.to_owned(), format!("Pod was rejected: {}", refusal.message)));
-            told.unzip()
+            (Some("Evicted".to_owned()), view.notes.evicted.clone())
         }
         Some(End::Over | End::Deleted) | None => (old.reason.clone(), old.message.clone()),
     };
-    let conditions = scene.conditions(&phase, &mains, old.conditions.as_deref().unwrap_or_default());
+    let (reason, message) = match refusal {
+        // Upstream's words for what a node doesn't admit; nothing of it ever ran, so there are no containers to tell of.
+        Some(refusal) if end.is_none() => {
+            "Failed".clone_into(&mut phase);
+            (Some(refusal.reason.to_owned()), Some(format!("Pod was rejected: {}", refusal.message)))
+        }
+        Some(_) | None => (reason, message),
+    };
+    let mut conditions = scene.conditions(&phase, &mains, old.conditions.as_deref().unwrap_or_default());
+    if let (Some(End::Evicted), Some(message)) = (end, &view.notes.evicted) {
+        let disruption =
+            condition("DisruptionTarget", None, old.conditions.as_deref().unwrap_or_default(), None, view.now);
+        let (reason, message) = (Some("TerminationByKubelet".to_owned()), Some(message.clone()));
+        conditions.push(PodCondition { reason, message, ..disruption });
+    }
     let all: Vec<String> = one_of_each_family(addresses).map(ToString::to_string).collect();
     let host = all.first().cloned();
     PodStatus {
@@ -81,8 +91,8 @@ pub(crate) fn status(
         reason,
         message,
         conditions: Some(conditions),
-        init_container_statuses: (!inits.is_empty()).then_some(inits),
-        container_statuses: Some(mains),
+        init_container_statuses: (!inits.is_empty() && refusal.is_none()).then_some(inits),
+        container_statuses: refusal.is_none().then_some(mains),
         host_ip: host.clone(),
         host_ips: Some(all.iter().map(|ip| HostIP { ip: ip.clone() }).collect()),
         pod_ip: host.filter(|_| refusal.is_none()),
@@ -103,7 +113,6 @@ fn one_of_each_family(addresses: &[IpAddr]) -> impl Iterator<Item = &IpAddr> {
 /// What every part of the status is made from.
 struct Scene<'a> {
     view: View<'a>,
-    refusal: Option<&'a Refusal>,
     end: Option<End>,
     /// It ends, and nothing runs any more.
     over: bool,
@@ -161,9 +170,6 @@ impl Scene<'_> {
     }
 
     fn not_started(&self, container: &Container, kind: Kind) -> ContainerState {
-        if let Some(refusal) = self.refusal {
-            return waiting(refusal.reason, &refusal.message);
-        }
         if let Some(failure) = self.view.notes.failures.get(&container.name) {
             return self.failed(failure, container);
         }

@@ -1,16 +1,18 @@
 //! What this kubelet doesn't do: what isn't implemented yet, and what no pod gets. Nothing of a pod is ignored in silence: a
 //! field that would change what runs, and isn't obeyed, keeps the pod from starting and says so.
 
+use crate::config::Config;
 use crate::status::Refusal;
+use crate::volumes;
 use agent_runtime::capability_fault;
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Probe, Volume};
 
-/// The first reason why this node can't run the pod; `privileged`: the machine's configuration allows such containers.
-pub(crate) fn refusal(pod: &Pod, privileged: bool) -> Option<Refusal> {
+/// The first reason why this node can't run the pod.
+pub(crate) fn refusal(pod: &Pod, config: &Config) -> Option<Refusal> {
     let Some(spec) = &pod.spec else { return Some(unsupported("the pod has no spec")) };
     if spec.host_network != Some(true) {
         let message = "pod network is not available yet: set hostNetwork: true".to_owned();
-        return Some(Refusal { reason: "PodNetworkNotAvailable", message, lasting: false });
+        return Some(Refusal { reason: "PodNetworkNotAvailable", message });
     }
     let fault = pod_fault(spec).map(str::to_owned);
     let fault = fault.or_else(|| spec.volumes.iter().flatten().find_map(volume_fault));
@@ -22,24 +24,26 @@ pub(crate) fn refusal(pod: &Pod, privileged: bool) -> Option<Refusal> {
             container_fault(container, *init).map(|fault| format!("container {}: {fault}", container.name))
         })
     });
-    let fault = fault.map(|fault| unsupported(&fault));
-    fault.or_else(|| all.iter().find_map(|(container, _)| below_the_floor(spec, container, privileged)))
+    let refusal = fault.map(|fault| unsupported(&fault));
+    let refusal = refusal.or_else(|| all.iter().find_map(|(container, _)| below_the_floor(spec, container, config)));
+    refusal.or_else(|| {
+        volumes::host_path_fault(config, pod).map(|message| Refusal { reason: "HostPathForbidden", message })
+    })
 }
 
 fn unsupported(what: &str) -> Refusal {
-    Refusal { reason: "NotSupported", message: format!("this node can't run the pod: {what}"), lasting: true }
+    Refusal { reason: "NotSupported", message: format!("this node can't run the pod: {what}") }
 }
 
 /// What a container asks for and no pod gets: rights over the machine, and profiles that it does not have.
-fn below_the_floor(spec: &PodSpec, container: &Container, privileged: bool) -> Option<Refusal> {
+fn below_the_floor(spec: &PodSpec, container: &Container, config: &Config) -> Option<Refusal> {
     let security = container.security_context.clone().unwrap_or_default();
-    let refusal = |reason, fault: String| {
-        Some(Refusal { reason, message: format!("container {}: {fault}", container.name), lasting: true })
-    };
+    let refusal =
+        |reason, fault: String| Some(Refusal { reason, message: format!("container {}: {fault}", container.name) });
     if security.privileged == Some(true) {
         let text =
             "privileged containers run only on machines whose measured configuration says `[node] privileged = true`";
-        return if privileged { None } else { refusal("PrivilegedNotAllowed", text.to_owned()) };
+        return if config.privileged { None } else { refusal("PrivilegedNotAllowed", text.to_owned()) };
     }
     let add = security.capabilities.and_then(|capabilities| capabilities.add).unwrap_or_default();
     if let Some(fault) = capability_fault(&add) {
@@ -132,7 +136,7 @@ fn volume_fault(volume: &Volume) -> Option<String> {
     let known = volume.empty_dir.is_some() || volume.host_path.is_some() || volume.config_map.is_some();
     if known || volume.secret.is_some() || downward {
         let medium = volume.empty_dir.as_ref().and_then(|dir| dir.medium.as_deref()).unwrap_or_default();
-        let fault = !medium.is_empty();
+        let fault = !matches!(medium, "" | "Memory");
         return fault.then(|| format!("volume {}: emptyDir medium {medium} is not available yet", volume.name));
     }
     let name = &volume.name;
@@ -153,7 +157,9 @@ mod tests {
     fn refused_where(privileged: bool, change: impl FnOnce(&mut Value)) -> Option<Refusal> {
         let mut spec = json!({"hostNetwork": true, "containers": [{"name": "a", "image": "registry.example/a:1"}]});
         change(&mut spec);
-        refusal(&serde_json::from_value(json!({"spec": spec})).unwrap(), privileged)
+        let directory = std::path::Path::new("/nowhere");
+        let config = Config { privileged, ..crate::config::tests::config(directory) };
+        refusal(&serde_json::from_value(json!({"spec": spec})).unwrap(), &config)
     }
 
     #[test]
@@ -172,6 +178,24 @@ mod tests {
     }
 
     #[test]
+    fn a_path_of_the_machine_that_is_not_listed_is_refused_by_its_key() {
+        let with = |mount: Value, path: &str| {
+            refused(|spec| {
+                spec["volumes"] = json!([{"name": "v", "hostPath": {"path": path}}]);
+                spec["containers"][0]["volumeMounts"] = json!([mount]);
+            })
+        };
+        let (write, read) =
+            (json!({"name": "v", "mountPath": "/m"}), json!({"name": "v", "mountPath": "/m", "readOnly": true}));
+        let refusal = with(read.clone(), "/etc").unwrap();
+        assert_eq!(refusal.reason, "HostPathForbidden");
+        assert!(refusal.message.contains("add it to `host_paths` under `[node]`"), "{}", refusal.message);
+        assert!(with(write.clone(), "/listed/read").unwrap().message.contains("`writable = true`"));
+        assert_eq!(with(read, "/listed/read/"), None);
+        assert_eq!(with(write, "/listed/write/below"), None);
+    }
+
+    #[test]
     fn what_would_change_the_pod_and_is_missing_is_named() {
         let cases: [(&str, Value); 7] = [
             ("/containers/0/lifecycle", json!({"preStop": {"exec": {"command": ["a"]}}})),
@@ -180,7 +204,7 @@ mod tests {
             ("/initContainers", json!([{"name": "s", "restartPolicy": "Always"}])),
             ("/shareProcessNamespace", json!(true)),
             ("/volumes", json!([{"name": "v", "projected": {"sources": [{"clusterTrustBundle": {"path": "b"}}]}}])),
-            ("/volumes", json!([{"name": "v", "emptyDir": {"medium": "Memory"}}])),
+            ("/volumes", json!([{"name": "v", "emptyDir": {"medium": "HugePages"}}])),
         ];
         for (place, value) in cases {
             let (parent, key) = place.rsplit_once('/').unwrap();
@@ -193,10 +217,10 @@ mod tests {
     fn what_no_pod_gets_is_refused_for_good_with_its_reason() {
         let asks = |security: Value| {
             let refusal = refused(|spec| spec["containers"][0]["securityContext"] = security);
-            refusal.map(|refusal| (refusal.reason, refusal.message, refusal.lasting))
+            refusal.map(|refusal| (refusal.reason, refusal.message))
         };
-        let (reason, message, lasting) = asks(json!({"capabilities": {"add": ["SYS_TIME", "SYS_PTRACE"]}})).unwrap();
-        assert_eq!((reason, lasting), ("CapabilityNotAllowed", true));
+        let (reason, message) = asks(json!({"capabilities": {"add": ["SYS_TIME", "SYS_PTRACE"]}})).unwrap();
+        assert_eq!(reason, "CapabilityNotAllowed");
         assert!(
             message.starts_with("container a: capability SYS_PTRACE is never given to a container: it "),
             "{message}"

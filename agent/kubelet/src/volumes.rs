@@ -1,46 +1,34 @@
-//! Volumes of a pod as folders of the host: made, filled from config maps and secrets, brought up to date.
+//! Volumes of a pod: made, brought up to date, and resolved to what a container is to see.
 //!
-//! Files of config maps, secrets and the downward API lie in a folder of their own; a link `..data` points to
-//! the current one and is swapped in one step, so that a container sees all of an update or nothing of it.
+//! What the agent fills (config maps, secrets, tokens, the downward API) lies in memory and is read-only for containers,
+//! always. What pods fill lies on the disk, or in memory where they ask for it, and is entered by descriptors only:
+//! every name below a volume is the pod's word (see `agent_sys::beneath`).
 
-use crate::env::{Sources, pod_field, resource_field};
+use crate::config::Config;
+use crate::content::{self, Room};
+use crate::env::Sources;
+use crate::stage::memory_folder;
 use crate::tokens::TokenKind;
-use config_kube::k8s_openapi::ByteString;
+use agent_sys::beneath::{Beneath, Links, Place};
+use agent_sys::mount::{is_in_memory, is_mount_point};
 use config_kube::k8s_openapi::api::core::v1::{
-    ConfigMap, DownwardAPIVolumeFile, HostPathVolumeSource, KeyToPath, Pod, ProjectedVolumeSource, Secret, Volume,
-    VolumeProjection,
+    EmptyDirVolumeSource, HostPathVolumeSource, Pod, Volume, VolumeProjection,
 };
+use config_kube::quantity::Amount;
+use config_model::host_path::{self, Refused};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
 
-/// The link to the current files.
-const DATA: &str = "..data";
-/// Mode of files that name none (upstream's).
-const DEFAULT_MODE: i32 = 0o644;
-/// Folders of the host by which a container could act as the machine: its keys, its engine, its devices and
-/// its processes. Neither they, nor what is in them, nor what holds them is given to a container.
-const FORBIDDEN: [&str; 8] = [
-    "/run/pratique",
-    "/run/containerd",
-    "/var/lib/pratique",
-    "/var/lib/containerd",
-    "/var/lib/kubelet",
-    "/dev",
-    "/proc",
-    "/sys/kernel",
-];
-/// What lies in a forbidden folder and is harmless.
-const HARMLESS: [&str; 1] = ["/dev/shm"];
-
-/// One file of a volume.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Entry {
-    path: String,
-    mode: u32,
-    bytes: Vec<u8>,
+/// Where a volume is.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Source {
+    /// A folder that the agent alone fills, in memory.
+    Held(PathBuf),
+    /// A folder that the pod's containers fill.
+    Own(PathBuf),
+    /// A file or folder of the machine.
+    Host(HostPathVolumeSource),
 }
 
 /// Names of the config maps and secrets that a pod's volumes need.
@@ -67,296 +55,274 @@ fn volumes(pod: &Pod) -> &[Volume] {
     pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref()).unwrap_or_default()
 }
 
-/// Makes or refreshes all volumes of a pod under `dir`; returns where each is on the host.
-pub(crate) fn prepare(pod: &Pod, dir: &Path, sources: &Sources) -> Result<BTreeMap<String, PathBuf>, String> {
-    let group = pod.spec.as_ref().and_then(|spec| spec.security_context.as_ref()?.fs_group);
-    let group = group.and_then(|group| u32::try_from(group).ok());
+/// Makes or refreshes all volumes of a pod; returns where each is.
+///
+/// # Errors
+/// In upstream's words, with the volume's name.
+pub(crate) fn prepare(
+    pod: &Pod,
+    uid: &str,
+    config: &Config,
+    sources: &Sources,
+) -> Result<BTreeMap<String, Source>, String> {
+    let mut room = Room::default();
     let mut places = BTreeMap::new();
     for volume in volumes(pod) {
         let fault = |error: String| format!("MountVolume.SetUp failed for volume {:?} : {error}", volume.name);
-        let place = prepare_one(pod, volume, dir, sources, group).map_err(fault)?;
+        let place = Maker { pod, uid, config, sources }.volume(volume, &mut room).map_err(fault)?;
         places.insert(volume.name.clone(), place);
     }
     Ok(places)
 }
 
-fn prepare_one(
-    pod: &Pod,
-    volume: &Volume,
-    dir: &Path,
-    sources: &Sources,
-    group: Option<u32>,
-) -> Result<PathBuf, String> {
-    if let Some(host) = &volume.host_path {
-        return host_path(host);
-    }
-    if !crate::names::is_plain(&volume.name) {
-        return Err("its name can't be a folder's".to_owned());
-    }
-    let place = |kind: &str| dir.join("volumes").join(kind).join(&volume.name);
-    let io = |error: io::Error| error.to_string();
-    if volume.empty_dir.is_some() {
-        let place = place("empty-dir");
-        if !place.exists() {
-            fs::DirBuilder::new().recursive(true).create(&place).map_err(io)?;
-            let mode = if group.is_some() { 0o2777 } else { 0o777 };
-            own(&place, group)
-                .and_then(|()| fs::set_permissions(&place, fs::Permissions::from_mode(mode)))
-                .map_err(io)?;
-        }
-        return Ok(place);
-    }
-    let (kind, entries) = if let Some(source) = &volume.config_map {
-        let map = sources.config_maps.get(&source.name).and_then(Option::as_ref);
-        let data = found(map.map(map_data), "configmap", &source.name, source.optional)?;
-        ("config-map", chosen(data, source.items.as_deref(), source.default_mode, source.optional)?)
-    } else if let Some(source) = &volume.secret {
-        let name = source.secret_name.clone().unwrap_or_default();
-        let secret = sources.secrets.get(&name).and_then(Option::as_ref);
-        let data = found(secret.map(secret_data), "secret", &name, source.optional)?;
-        ("secret", chosen(data, source.items.as_deref(), source.default_mode, source.optional)?)
-    } else if let Some(source) = &volume.downward_api {
-        ("downward-api", downward(pod, source.items.as_deref(), source.default_mode, sources)?)
-    } else if let Some(source) = &volume.projected {
-        ("projected", projected(pod, source, sources, group)?)
-    } else {
-        return Err("its kind is not available yet".to_owned());
-    };
-    let place = place(kind);
-    publish(&place, &entries, group).map_err(io)?;
-    Ok(place)
+/// What volumes are made from.
+struct Maker<'a> {
+    pod: &'a Pod,
+    uid: &'a str,
+    config: &'a Config,
+    sources: &'a Sources,
 }
 
-fn map_data(map: &ConfigMap) -> BTreeMap<String, Vec<u8>> {
-    let text = map.data.iter().flatten().map(|(key, value)| (key.clone(), value.clone().into_bytes()));
-    let binary = map.binary_data.iter().flatten().map(|(key, ByteString(value))| (key.clone(), value.clone()));
-    text.chain(binary).collect()
-}
-
-fn secret_data(secret: &Secret) -> BTreeMap<String, Vec<u8>> {
-    secret.data.iter().flatten().map(|(key, ByteString(value))| (key.clone(), value.clone())).collect()
-}
-
-fn found<T: Default>(data: Option<T>, kind: &str, name: &str, optional: Option<bool>) -> Result<T, String> {
-    match data {
-        Some(data) => Ok(data),
-        None if optional == Some(true) => Ok(T::default()),
-        None => Err(format!("{kind} {name:?} not found")),
-    }
-}
-
-/// The keys that the pod chose, or all.
-fn chosen(
-    mut data: BTreeMap<String, Vec<u8>>,
-    items: Option<&[KeyToPath]>,
-    default_mode: Option<i32>,
-    optional: Option<bool>,
-) -> Result<Vec<Entry>, String> {
-    let mode = |mode: Option<i32>| mode.or(default_mode).unwrap_or(DEFAULT_MODE).cast_unsigned() & 0o777;
-    let Some(items) = items.filter(|items| !items.is_empty()) else {
-        return Ok(data.into_iter().map(|(path, bytes)| Entry { path, mode: mode(None), bytes }).collect());
-    };
-    let mut entries = Vec::new();
-    for item in items {
-        match data.remove(&item.key) {
-            Some(bytes) => entries.push(Entry { path: item.path.clone(), mode: mode(item.mode), bytes }),
-            None if optional == Some(true) => {}
-            None => return Err(format!("references non-existent config key: {}", item.key)),
+impl Maker<'_> {
+    fn volume(&self, volume: &Volume, room: &mut Room) -> Result<Source, String> {
+        if let Some(host) = &volume.host_path {
+            // It is looked at once before any container is made, and then by each one.
+            host_place(self.config, host, true, None)?;
+            return Ok(Source::Host(host.clone()));
         }
-    }
-    Ok(entries)
-}
-
-/// What several sources put into one folder; of two files of one path the later stays.
-fn projected(
-    pod: &Pod,
-    volume: &ProjectedVolumeSource,
-    sources: &Sources,
-    group: Option<u32>,
-) -> Result<Vec<Entry>, String> {
-    let mode = volume.default_mode;
-    let mut files: BTreeMap<String, Entry> = BTreeMap::new();
-    for source in volume.sources.iter().flatten() {
-        let mut entries = Vec::new();
-        if let Some(source) = &source.config_map {
-            let map = sources.config_maps.get(&source.name).and_then(Option::as_ref);
-            let data = found(map.map(map_data), "configmap", &source.name, source.optional)?;
-            entries.extend(chosen(data, source.items.as_deref(), mode, source.optional)?);
+        if !crate::names::is_plain(&volume.name) {
+            return Err("its name can't be a folder's".to_owned());
         }
-        if let Some(source) = &source.secret {
-            let secret = sources.secrets.get(&source.name).and_then(Option::as_ref);
-            let data = found(secret.map(secret_data), "secret", &source.name, source.optional)?;
-            entries.extend(chosen(data, source.items.as_deref(), mode, source.optional)?);
+        let group = fs_group(self.pod);
+        if let Some(source) = &volume.empty_dir {
+            return self.empty_dir(&volume.name, source, group).map(Source::Own);
         }
-        if let Some(source) = &source.downward_api {
-            entries.extend(downward(pod, source.items.as_deref(), mode, sources)?);
-        }
-        if let Some(source) = &source.service_account_token {
-            let text = sources.tokens.get(&TokenKind::from(source)).ok_or("its token is not there")?;
-            // With a group of its own, the volume need not be everybody's (upstream's rule).
-            let mode = if group.is_some() { 0o600 } else { mode.unwrap_or(DEFAULT_MODE).cast_unsigned() & 0o777 };
-            entries.push(Entry { path: source.path.clone(), mode, bytes: text.as_bytes().to_vec() });
-        }
-        files.extend(entries.into_iter().map(|entry| (entry.path.clone(), entry)));
-    }
-    Ok(files.into_values().collect())
-}
-
-fn downward(
-    pod: &Pod,
-    items: Option<&[DownwardAPIVolumeFile]>,
-    default_mode: Option<i32>,
-    sources: &Sources,
-) -> Result<Vec<Entry>, String> {
-    let mut entries = Vec::new();
-    for item in items.unwrap_or_default() {
-        let text = match (&item.field_ref, &item.resource_field_ref) {
-            (Some(field), _) => pod_field(pod, &field.field_path, &sources.addresses)?,
-            (None, Some(field)) => {
-                let first =
-                    pod.spec.as_ref().and_then(|spec| spec.containers.first()).ok_or("the pod has no container")?;
-                resource_field(pod, first, field, sources)?
-            }
-            (None, None) => return Err(format!("file {:?} names no field", item.path)),
+        let Some((kind, entries)) = content::entries(self.pod, volume, self.sources, group)? else {
+            return Err("its kind is not available yet".to_owned());
         };
-        let mode = item.mode.or(default_mode).unwrap_or(DEFAULT_MODE).cast_unsigned() & 0o777;
-        entries.push(Entry { path: item.path.clone(), mode, bytes: text.into_bytes() });
+        room.take(&entries)?;
+        let dir = self.config.held_dir(self.uid);
+        let place = dir.join(kind).join(&volume.name);
+        let made = Beneath::make_root(&dir).and_then(|held| {
+            if !is_in_memory(&dir) {
+                return Err(io::Error::other("its content would be written to a disk"));
+            }
+            let folder = held.make_dirs(&Path::new(kind).join(&volume.name), 0o755)?;
+            content::publish(&folder, &entries, group)
+        });
+        made.map(|()| Source::Held(place)).map_err(|error| error.to_string())
     }
-    Ok(entries)
+
+    /// A folder for the pod's containers; once made it stays as they leave it.
+    fn empty_dir(&self, name: &str, source: &EmptyDirVolumeSource, group: Option<u32>) -> Result<PathBuf, String> {
+        let mode = if group.is_some() { 0o2777 } else { 0o777 };
+        let text = |error: io::Error| error.to_string();
+        if source.medium.as_deref() == Some("Memory") {
+            let place = self.config.memory_dir(self.uid).join(name);
+            std::fs::create_dir_all(&place).map_err(text)?;
+            if !is_mount_point(&place.to_string_lossy()) {
+                let group = group.map_or(String::new(), |group| format!(",gid={group}"));
+                memory_folder(&place, self.memory_size(source), &format!("mode={mode:o}{group}"))
+                    .map_err(|error| error.to_string())?;
+            }
+            return Ok(place);
+        }
+        let parent = self.config.pod_dir(self.uid).join("volumes/empty-dir");
+        let folder = Beneath::make_root(&parent).map_err(text)?;
+        let (name, new) = (Path::new(name), Path::new(".new"));
+        match folder.dir(name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            found => return found.map(|_| parent.join(name)).map_err(text),
+        }
+        // It gets its name when all else of it is there.
+        let make = || {
+            folder.remove_tree(new)?;
+            let fresh = folder.make_dirs(new, mode)?;
+            if let Some(group) = group {
+                fresh.set_group(group)?;
+                fresh.set_mode(mode)?;
+            }
+            folder.rename(new, name)
+        };
+        make().map(|()| parent.join(name)).map_err(text)
+    }
+
+    /// Bytes of a volume in memory: the least of its own limit, the pod's, and what all pods may use (upstream's rule).
+    fn memory_size(&self, source: &EmptyDirVolumeSource) -> u64 {
+        let bytes = |amount: Amount| u64::try_from(amount.ceil_units()).unwrap_or(u64::MAX);
+        let own = source.size_limit.as_ref().and_then(|limit| Amount::try_from(limit).ok());
+        let own = own.filter(|limit| *limit > Amount::ZERO).map(bytes);
+        let containers = || self.pod.spec.iter().flat_map(|spec| &spec.containers);
+        let limits: Option<Vec<Amount>> = containers().map(|one| crate::qos::limit(one, "memory")).collect();
+        let pods = limits.map(|limits| limits.into_iter().map(bytes).fold(0, u64::saturating_add));
+        let all = self.sources.allocatable.get("memory").copied().map(bytes);
+        [own, pods.filter(|sum| *sum > 0), all].into_iter().flatten().min().unwrap_or(0)
+    }
 }
 
-/// A path below a folder, without a way out of it.
-fn inside(path: &str) -> Option<PathBuf> {
+fn fs_group(pod: &Pod) -> Option<u32> {
+    let group = pod.spec.as_ref().and_then(|spec| spec.security_context.as_ref()?.fs_group);
+    group.and_then(|group| u32::try_from(group).ok())
+}
+
+/// What a container is to see of a volume: all of it, or what is at `sub_path`, made as a folder where nothing is there.
+/// Resolved here, once; what comes of the name afterwards changes nothing.
+///
+/// # Errors
+/// If it isn't there and can't be made, or a link is on the way.
+pub(crate) fn place(
+    config: &Config,
+    source: &Source,
+    sub_path: Option<&str>,
+    read_only: bool,
+) -> Result<Place, String> {
+    let text = |error: io::Error| error.to_string();
+    let sub_path = sub_path.map(plain_sub_path).transpose()?;
+    match source {
+        // Keys are links to the current folder; only the agent makes links there.
+        Source::Held(path) => {
+            let path = (path, sub_path.as_deref().unwrap_or(Path::new("")));
+            Beneath::root(path.0).and_then(|dir| dir.place(path.1, Links::Inside)).map_err(text)
+        }
+        Source::Own(path) => {
+            let dir = Beneath::root(path).map_err(text)?;
+            sub_place(&dir, sub_path.as_deref().unwrap_or(Path::new("")), true).map_err(text)
+        }
+        Source::Host(host) => host_place(config, host, read_only, sub_path.as_deref()),
+    }
+}
+
+fn plain_sub_path(path: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(path);
-    let plain = path
-        .components()
-        .all(|part| matches!(part, Component::Normal(name) if !name.to_string_lossy().starts_with("..")));
-    (plain && path.components().next().is_some()).then_some(path)
+    let plain = path.components().all(|part| matches!(part, Component::Normal(_)));
+    if plain { Ok(path) } else { Err("it must be relative and without ..".to_owned()) }
 }
 
-/// Makes `entries` the files of the volume, unless they are that already.
-fn publish(place: &Path, entries: &[Entry], group: Option<u32>) -> io::Result<()> {
-    fs::DirBuilder::new().recursive(true).mode(0o755).create(place)?;
-    if current(place, entries) {
-        return Ok(());
+/// What is at a path below a folder; folders as open as the first are made where nothing is there.
+fn sub_place(dir: &Beneath, path: &Path, make: bool) -> io::Result<Place> {
+    match dir.place(path, Links::Refused) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && make => {}
+        found => return found,
     }
-    let number = (0..u32::MAX).find(|number| !place.join(format!("..{number}")).exists()).unwrap_or_default();
-    let name = format!("..{number}");
-    let dir = place.join(&name);
-    fs::DirBuilder::new().mode(0o755).create(&dir)?;
-    for entry in entries {
-        let path = inside(&entry.path)
-            .ok_or_else(|| io::Error::other(format!("file path {:?} leaves its volume", entry.path)))?;
-        write(&dir.join(path), entry, group)?;
-    }
-    let old = fs::read_link(place.join(DATA)).ok();
-    let swap = place.join("..swap");
-    fs::remove_file(&swap).or_else(absent_is_fine)?;
-    symlink(&name, &swap)?;
-    fs::rename(&swap, place.join(DATA))?;
-    relink(place, &dir)?;
-    match old {
-        Some(old) => fs::remove_dir_all(place.join(old)).or_else(absent_is_fine),
-        None => Ok(()),
-    }
+    let own = dir.place(Path::new(""), Links::Refused)?;
+    dir.make_dirs(path, own.mode())?;
+    dir.place(path, Links::Refused)
 }
 
-fn absent_is_fine(error: io::Error) -> io::Result<()> {
-    if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
-}
-
-fn write(path: &Path, entry: &Entry, group: Option<u32>) -> io::Result<()> {
-    if let Some(parent) = path.parent() {
-        fs::DirBuilder::new().recursive(true).mode(0o755).create(parent)?;
-    }
-    let mut file = fs::File::options().write(true).create_new(true).mode(0o600).open(path)?;
-    io::Write::write_all(&mut file, &entry.bytes)?;
-    own(path, group)?;
-    let mode = if group.is_some() { entry.mode | 0o440 } else { entry.mode };
-    file.set_permissions(fs::Permissions::from_mode(mode))
-}
-
-fn own(path: &Path, group: Option<u32>) -> io::Result<()> {
-    match group {
-        Some(group) => Ok(nix::unistd::chown(path, None, Some(nix::unistd::Gid::from_raw(group)))?),
-        None => Ok(()),
-    }
-}
-
-/// Top-level links to what the current folder has, and none to what it hasn't.
-fn relink(place: &Path, dir: &Path) -> io::Result<()> {
-    let names = |dir: &Path| -> io::Result<BTreeSet<std::ffi::OsString>> {
-        fs::read_dir(dir)?.map(|entry| entry.map(|entry| entry.file_name())).collect()
-    };
-    let wanted = names(dir)?;
-    for name in names(place)? {
-        if !name.to_string_lossy().starts_with("..") && !wanted.contains(&name) {
-            fs::remove_file(place.join(name))?;
-        }
-    }
-    for name in wanted {
-        let link = place.join(&name);
-        if link.symlink_metadata().is_err() {
-            symlink(Path::new(DATA).join(&name), link)?;
-        }
-    }
-    Ok(())
-}
-
-/// True if the volume's files are exactly `entries`.
-fn current(place: &Path, entries: &[Entry]) -> bool {
-    let dir = place.join(DATA);
-    let same = |entry: &Entry| {
-        inside(&entry.path).is_some_and(|path| fs::read(dir.join(path)).is_ok_and(|bytes| bytes == entry.bytes))
-    };
-    let count = fs::read_dir(&dir).map_or(usize::MAX, Iterator::count);
-    let tops: BTreeSet<_> = entries.iter().filter_map(|entry| entry.path.split('/').next()).collect();
-    count == tops.len() && entries.iter().all(same)
-}
-
-/// A folder or file of the host, made where the pod asks for that, checked where it is.
-fn host_path(source: &HostPathVolumeSource) -> Result<PathBuf, String> {
-    let path = PathBuf::from(&source.path);
+/// A file or folder of the machine, made where the pod asks for that and may write, checked where it is.
+fn host_place(
+    config: &Config,
+    source: &HostPathVolumeSource,
+    read_only: bool,
+    sub_path: Option<&Path>,
+) -> Result<Place, String> {
     let kind = source.type_.as_deref().unwrap_or_default();
-    if !path.is_absolute() || path.components().any(|part| part == Component::ParentDir) {
-        return Err(format!("hostPath {} must be absolute and without ..", source.path));
-    }
-    allowed(&path)?;
-    let io = |error: io::Error| format!("hostPath {}: {error}", source.path);
-    match kind {
-        "DirectoryOrCreate" => fs::DirBuilder::new().recursive(true).mode(0o755).create(&path).map_err(io)?,
-        "FileOrCreate" => drop(fs::File::options().append(true).create(true).mode(0o644).open(&path).map_err(io)?),
-        _ => {}
-    }
-    // Links are followed now, and what they lead to is what the container gets.
-    let real = fs::canonicalize(&path).map_err(io)?;
-    allowed(&real)?;
-    let meta = fs::metadata(&real).map_err(io)?;
+    let fault = |error: io::Error| {
+        let linked = error.raw_os_error() == Some(nix::errno::Errno::ELOOP as i32);
+        let why = if linked { "a link is on the way, and none is followed".to_owned() } else { error.to_string() };
+        format!("hostPath {}: {why}", source.path)
+    };
+    let path = trimmed(&source.path);
+    allowed(config, path, !read_only).map_err(|refused| refused_text(path, refused))?;
+    let root = Beneath::root(Path::new("/")).map_err(fault)?;
+    let below = Path::new(path.trim_start_matches('/'));
+    let place = match root.place(below, Links::Refused) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && kind.ends_with("OrCreate") => {
+            allowed(config, path, true).map_err(|refused| refused_text(path, refused))?;
+            if kind == "FileOrCreate" {
+                root.append(below, 0o644).map_err(fault)?;
+            } else {
+                root.make_dirs(below, 0o755).map_err(fault)?;
+            }
+            root.place(below, Links::Refused)
+        }
+        found => found,
+    };
+    let place = place.map_err(fault)?;
     let fits = match kind {
         "" => true,
-        "Directory" | "DirectoryOrCreate" => meta.is_dir(),
-        "File" | "FileOrCreate" => meta.is_file(),
-        "Socket" => std::os::unix::fs::FileTypeExt::is_socket(&meta.file_type()),
+        "Directory" | "DirectoryOrCreate" => place.is_dir(),
+        "File" | "FileOrCreate" => place.is_file(),
+        "Socket" => place.is_socket(),
         _ => return Err(format!("hostPath type {kind} is not available yet")),
     };
-    if fits { Ok(real) } else { Err(format!("hostPath type check failed: {} is not a {kind}", source.path)) }
+    if !fits {
+        return Err(format!("hostPath type check failed: {} is not a {kind}", source.path));
+    }
+    match sub_path {
+        Some(sub_path) => {
+            let dir = root.dir(below).map_err(fault)?;
+            sub_place(&dir, sub_path, !read_only).map_err(fault)
+        }
+        None => Ok(place),
+    }
 }
 
-/// Refuses what would put the machine itself into a container's hands.
-fn allowed(path: &Path) -> Result<(), String> {
-    if HARMLESS.iter().any(|harmless| path.starts_with(harmless)) {
-        return Ok(());
+/// The path as configurations write it.
+fn trimmed(path: &str) -> &str {
+    if path == "/" { path } else { path.trim_end_matches('/') }
+}
+
+/// Whether the machine's configuration lets pods mount a path; the agent's own folders are never in it, wherever they
+/// are.
+fn allowed(config: &Config, path: &str, writable: bool) -> Result<(), Refused> {
+    let own = [&config.data, &config.run, &config.logs];
+    if writable && own.iter().any(|own| own.starts_with(path) || Path::new(path).starts_with(own)) {
+        return Err(Refused::ReadOnly);
     }
-    match FORBIDDEN.iter().find(|forbidden| path.starts_with(forbidden) || Path::new(forbidden).starts_with(path)) {
-        Some(forbidden) => Err(format!("hostPath {} is refused: {forbidden} is the machine's own", path.display())),
-        None => Ok(()),
+    if own[..2].iter().any(|own| own.starts_with(path) || Path::new(path).starts_with(own)) {
+        return Err(Refused::Unlisted);
     }
+    host_path::allows(&config.host_paths, path, writable)
+}
+
+fn refused_text(path: &str, refused: Refused) -> String {
+    match refused {
+        Refused::Unlisted => format!(
+            "hostPath {path} is not allowed on this node: add it to `host_paths` under `[node]` in the machine's configuration"
+        ),
+        Refused::ReadOnly => format!(
+            "hostPath {path} may only be mounted with readOnly: true on this node: `host_paths` under `[node]` in the \
+             machine's configuration does not say `writable = true` for it"
+        ),
+    }
+}
+
+/// Why the node doesn't give the pod a path of the machine, if it asks for one that it doesn't get.
+pub(crate) fn host_path_fault(config: &Config, pod: &Pod) -> Option<String> {
+    let spec = pod.spec.as_ref()?;
+    let containers = || spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    volumes(pod).iter().find_map(|volume| {
+        let path = trimmed(&volume.host_path.as_ref()?.path);
+        let mut mounts = containers().flat_map(|container| container.volume_mounts.iter().flatten());
+        let writes = mounts.any(|mount| mount.name == volume.name && mount.read_only != Some(true));
+        let refused = allowed(config, path, writes).err()?;
+        Some(format!("volume {}: {}", volume.name, refused_text(path, refused)))
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::tests::config;
+    use config_kube::k8s_openapi::api::core::v1::ConfigMap;
     use serde_json::{Value, json};
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    /// A folder in memory, as the content of volumes must be.
+    fn in_memory() -> tempfile::TempDir {
+        tempfile::tempdir_in("/dev/shm").unwrap()
+    }
+
+    fn prepare(pod: &Pod, dir: &Path, sources: &Sources) -> Result<BTreeMap<String, PathBuf>, String> {
+        let places = super::prepare(pod, "u", &config(dir), sources)?;
+        let path = |source| match source {
+            Source::Held(path) | Source::Own(path) => path,
+            Source::Host(host) => host.path.into(),
+        };
+        Ok(places.into_iter().map(|(name, source)| (name, path(source))).collect())
+    }
 
     fn pod(volume: Value) -> Pod {
         let mut volume = volume;
@@ -372,7 +338,7 @@ mod tests {
 
     #[test]
     fn an_update_replaces_all_files_and_removes_what_is_gone() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = in_memory();
         let pod = pod(json!({"configMap": {"name": "m"}}));
         let place = prepare(&pod, dir.path(), &sources(&json!({"a": "1", "b": "2"}))).unwrap()["v"].clone();
         assert_eq!(fs::read_to_string(place.join("a")).unwrap(), "1");
@@ -380,14 +346,14 @@ mod tests {
         assert_eq!(fs::read_to_string(place.join("a")).unwrap(), "3");
         assert_eq!(fs::read_to_string(place.join("c")).unwrap(), "4");
         assert!(!place.join("b").exists());
-        let before = fs::read_link(place.join(DATA)).unwrap();
+        let before = fs::read_link(place.join("..data")).unwrap();
         prepare(&pod, dir.path(), &sources(&json!({"a": "3", "c": "4"}))).unwrap();
-        assert_eq!(fs::read_link(place.join(DATA)).unwrap(), before, "nothing changed, nothing is written");
+        assert_eq!(fs::read_link(place.join("..data")).unwrap(), before, "nothing changed, nothing is written");
     }
 
     #[test]
     fn chosen_keys_get_their_paths_and_modes() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = in_memory();
         let volume = json!({"configMap": {"name": "m", "items": [{"key": "a", "path": "sub/x", "mode": 0o400}]}});
         let place = prepare(&pod(volume), dir.path(), &sources(&json!({"a": "1", "b": "2"}))).unwrap()["v"].clone();
         assert_eq!(fs::metadata(place.join("sub/x")).unwrap().permissions().mode() & 0o777, 0o400);
@@ -396,7 +362,7 @@ mod tests {
 
     #[test]
     fn a_projected_volume_holds_the_files_of_all_its_sources() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = in_memory();
         let volume = json!({"projected": {"defaultMode": 0o400, "sources": [
             {"configMap": {"name": "m", "items": [{"key": "a", "path": "ca.crt"}]}},
             {"downwardAPI": {"items": [{"path": "name", "fieldRef": {"fieldPath": "metadata.name"}}]}},
@@ -413,7 +379,7 @@ mod tests {
 
     #[test]
     fn a_volume_whose_token_was_not_given_is_not_made() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = in_memory();
         let pod = pod(json!({"projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}));
         assert_eq!(tokens(&pod).len(), 1);
         let error = prepare(&pod, dir.path(), &Sources::default()).unwrap_err();
@@ -422,7 +388,7 @@ mod tests {
 
     #[test]
     fn a_path_that_leaves_its_volume_is_refused() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = in_memory();
         for path in ["../x", "/x", "a/../../x", ""] {
             let volume = json!({"configMap": {"name": "m", "items": [{"key": "a", "path": path}]}});
             assert!(prepare(&pod(volume), dir.path(), &sources(&json!({"a": "1"}))).is_err(), "{path:?}");
@@ -431,7 +397,7 @@ mod tests {
 
     #[test]
     fn a_missing_source_is_named_unless_it_is_optional() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = in_memory();
         let error = prepare(&pod(json!({"secret": {"secretName": "s"}})), dir.path(), &Sources::default()).unwrap_err();
         assert_eq!(error, "MountVolume.SetUp failed for volume \"v\" : secret \"s\" not found");
         let optional = pod(json!({"secret": {"secretName": "s", "optional": true}}));
@@ -439,21 +405,33 @@ mod tests {
     }
 
     #[test]
-    fn the_machines_own_folders_are_given_to_nobody() {
-        for path in ["/", "/dev", "/dev/tpmrm0", "/run", "/run/pratique/attestor.sock", "/var", "/proc/1", "/sys"] {
-            assert!(allowed(Path::new(path)).is_err(), "{path}");
-        }
-        for path in ["/var/log", "/etc", "/dev/shm", "/srv/data", "/runner"] {
-            assert!(allowed(Path::new(path)).is_ok(), "{path}");
-        }
+    fn a_sub_path_of_content_is_a_key_of_it() {
+        let dir = in_memory();
+        let config = config(dir.path());
+        let places =
+            super::prepare(&pod(json!({"configMap": {"name": "m"}})), "u", &config, &sources(&json!({"a": "1"})));
+        let source = places.unwrap()["v"].clone();
+        assert!(place(&config, &source, Some("a"), true).unwrap().is_file());
+        assert!(place(&config, &source, None, true).unwrap().is_dir());
+        assert!(place(&config, &source, Some("b"), true).is_err());
     }
 
     #[test]
-    fn a_link_into_a_forbidden_folder_is_seen_through() {
-        let dir = tempfile::tempdir().unwrap();
-        symlink("/dev", dir.path().join("link")).unwrap();
-        let path = dir.path().join("link").display().to_string();
-        let error = prepare(&pod(json!({"hostPath": {"path": path}})), dir.path(), &Sources::default()).unwrap_err();
-        assert!(error.contains("refused"), "{error}");
+    fn an_empty_dir_stays_as_the_pod_leaves_it() {
+        let dir = in_memory();
+        let mut pod = pod(json!({"emptyDir": {}}));
+        let place = prepare(&pod, dir.path(), &Sources::default()).unwrap()["v"].clone();
+        assert_eq!(fs::metadata(&place).unwrap().permissions().mode() & 0o7777, 0o777);
+        fs::set_permissions(&place, fs::Permissions::from_mode(0o700)).unwrap();
+        fs::write(place.join("mine"), "1").unwrap();
+        prepare(&pod, dir.path(), &Sources::default()).unwrap();
+        assert!(place.join("mine").exists());
+        assert_eq!(fs::metadata(&place).unwrap().permissions().mode() & 0o7777, 0o700);
+        pod.spec.as_mut().unwrap().security_context = Some(serde_json::from_value(json!({"fsGroup": 7})).unwrap());
+        let other = in_memory();
+        let place = prepare(&pod, other.path(), &Sources::default()).unwrap()["v"].clone();
+        let meta = fs::metadata(place).unwrap();
+        assert_eq!(meta.permissions().mode() & 0o7777, 0o2777);
+        assert_eq!(std::os::unix::fs::MetadataExt::gid(&meta), 7);
     }
 }

@@ -13,16 +13,18 @@ use crate::machine::{Action, Failure, Notes, Plan, View, containers, end_of, gra
 use crate::names::{pod_path, pod_ref};
 use crate::probes::Probes;
 use crate::pull::Puller;
+use crate::stage::Staged;
 use crate::status::{Refusal, base, recover, status};
+use crate::storage::Layer;
 use crate::tokens::Tokens;
-use crate::{cleanup, env, support, volumes};
+use crate::volumes::Source;
+use crate::{cleanup, env, storage, support, volumes};
 use agent_runtime::{Container as Seen, Error, ErrorClass, Image, Kind, PodRef, withheld};
 use config_kube::k8s_openapi::api::core::v1::{Pod, PodStatus};
 use jiff::Timestamp;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
@@ -61,10 +63,13 @@ pub(crate) struct Worker {
     probes: Probes,
     written: Option<PodStatus>,
     refused: Option<Refusal>,
-    volumes: Option<BTreeMap<String, PathBuf>>,
+    volumes: Option<BTreeMap<String, Source>>,
     tokens: Tokens,
     puller: Puller,
     refreshed: Timestamp,
+    /// The pod has limits of what it takes of the disk, and when that was measured last.
+    limited: bool,
+    measured: Timestamp,
 }
 
 impl Worker {
@@ -83,6 +88,8 @@ impl Worker {
             tokens: Tokens::default(),
             puller: Puller::default(),
             refreshed: Timestamp::now(),
+            limited: false,
+            measured: Timestamp::now(),
         }
     }
 
@@ -96,7 +103,10 @@ impl Worker {
             };
             let wait = match next {
                 Next::Done => return,
-                Next::Wait(at) => at.map_or(RESYNC, |at| crate::backoff::between(Timestamp::now(), at).min(RESYNC)),
+                Next::Wait(at) => {
+                    let longest = if self.limited { storage::PERIOD } else { RESYNC };
+                    at.map_or(longest, |at| crate::backoff::between(Timestamp::now(), at).min(longest))
+                }
             };
             tokio::select! {
                 // All three only say "look again"; the look sees everything, so none is lost by being dropped.
@@ -127,7 +137,8 @@ impl Worker {
         // Taken after the look: nothing seen is of a later time, unless somebody set the clock back.
         let now = Timestamp::now();
         let seen = recover(pod, seen, now);
-        if end_of(pod, now).is_some() {
+        self.measure(pod, &seen, now).await;
+        if end_of(pod, now).is_some() || self.notes.evicted.is_some() {
             self.notes.ending.get_or_insert(now);
             self.probes.stop_all();
         } else {
@@ -150,27 +161,44 @@ impl Worker {
         self.act(Some(pod), &seen, plan).await
     }
 
+    /// Measures now and then what the pod takes of the disk, and evicts it where that is more than it may be.
+    async fn measure(&mut self, pod: &Arc<Pod>, seen: &[Seen], now: Timestamp) {
+        self.limited = self.notes.evicted.is_none() && end_of(pod, now).is_none() && storage::is_limited(pod);
+        if !self.limited || later(self.measured, storage::PERIOD) > now {
+            return;
+        }
+        self.measured = now;
+        let mut layers = Vec::new();
+        for seen in seen.iter().filter(|_| storage::counts_layers(pod)) {
+            if let Ok(Some(path)) = self.shared.runtime.layer(&seen.id).await {
+                layers.push(Layer { container: seen.key.container.clone(), path });
+            }
+        }
+        let (shared, pod_now, reference) = (self.shared.clone(), pod.clone(), self.pod.clone());
+        let measured =
+            tokio::task::spawn_blocking(move || storage::excess(&shared.config, &pod_now, &reference, &layers));
+        if let Ok(Some(message)) = measured.await {
+            self.shared.events.warning(pod, "Evicted", message.clone());
+            self.notes.evicted = Some(message);
+        }
+    }
+
     fn unreachable(&self, error: &Error) -> Next {
         tracing::debug!(pod = self.pod.name, reason = %error.chain(), "containers not seen");
         Next::Wait(Some(later(Timestamp::now(), RETRY)))
     }
 
-    /// Decides once for each version whether this node can run the pod; what runs already is not refused, and a pod that was
-    /// told to have failed stays so.
+    /// Decides whether this node can run the pod; what runs already, or is over, is not refused.
     fn refuse(&mut self, pod: &Pod, seen: &[Seen]) {
-        if self.refused.as_ref().is_some_and(|refused| refused.lasting) {
+        // Once refused is refused for good: the pod has failed, and somebody may have acted on that.
+        if self.refused.is_some() || !seen.is_empty() || end_of(pod, Timestamp::now()).is_some() {
             return;
         }
-        let refusal = if seen.is_empty() { self.refusal(pod) } else { None };
-        if let Some(refusal) = refusal.as_ref().filter(|refusal| self.refused.as_ref() != Some(refusal)) {
-            let reason = if refusal.lasting { refusal.reason } else { "FailedCreatePodSandBox" };
-            self.shared.events.warning(pod, reason, refusal.message.clone());
+        let refusal = support::refusal(pod, &self.shared.config).or_else(|| self.shared.too_many(&self.pod));
+        if let Some(refusal) = &refusal {
+            self.shared.events.warning(pod, refusal.reason, refusal.message.clone());
         }
         self.refused = refusal;
-    }
-
-    fn refusal(&self, pod: &Pod) -> Option<Refusal> {
-        support::refusal(pod, self.shared.config.privileged).or_else(|| self.shared.too_many(&self.pod))
     }
 
     /// Writes the status where it differs from what was written last; returns what is written now.
@@ -218,7 +246,7 @@ impl Worker {
     /// Brings volumes up to date now and then.
     async fn refresh(&mut self, pod: &Arc<Pod>, now: Timestamp) {
         let due = later(self.refreshed, RESYNC) <= now;
-        if due && self.volumes.is_some() && end_of(pod, now).is_none() {
+        if due && self.volumes.is_some() && end_of(pod, now).is_none() && self.notes.evicted.is_none() {
             self.refreshed = now;
             if let Err(message) = self.prepare_volumes(pod).await {
                 self.shared.events.warning(pod, "FailedMount", message);
@@ -236,7 +264,7 @@ impl Worker {
                 },
                 Action::Stop { id } => self.stop(pod, seen, id).await,
                 Action::Kill { id } => self.shared.runtime.kill(&id).await,
-                Action::Remove { id } => self.shared.runtime.remove(&id).await,
+                Action::Remove { id } => self.remove(seen, &id).await,
                 Action::Finish => return self.finish(pod, seen).await,
             };
             if let Err(error) = result {
@@ -254,6 +282,17 @@ impl Worker {
         }
         self.shared.runtime.stop(&id).await?;
         self.notes.asked.insert(id, Timestamp::now());
+        Ok(())
+    }
+
+    /// Removes an attempt with its log: nobody can ask for it any more.
+    async fn remove(&self, seen: &[Seen], id: &str) -> Result<(), Error> {
+        self.shared.runtime.remove(id).await?;
+        if let Some(seen) = seen.iter().find(|seen| seen.id == id)
+            && let Err(error) = cleanup::clear_log(&self.shared.config, &seen.key)
+        {
+            tracing::warn!(container = id, %error, "log of a forgotten attempt not removed");
+        }
         Ok(())
     }
 
@@ -326,24 +365,26 @@ impl Worker {
         }
         let sources = self.sources(env::needs(attempt.container)).await.map_err(config)?;
         let volumes = self.volumes.clone().unwrap_or_default();
-        let mut spec =
+        let mut launch =
             launch::prepare(&self.shared.config, attempt, &sources, &volumes, self.shared.memory).map_err(config)?;
-        spec.image_digest = Some(image.digest);
-        let withheld = withheld(&spec.capabilities.add);
-        if !spec.privileged && !withheld.is_empty() {
+        launch.spec.image_digest = Some(image.digest);
+        let withheld = withheld(&launch.spec.capabilities.add);
+        if !launch.spec.privileged && !withheld.is_empty() {
             let text = format!("container {}: ALL does not include {}", attempt.container.name, withheld.join(", "));
             self.shared.events.normal(attempt.pod, "CapabilitiesNarrowed", text);
         }
         let _turn = self.shared.turns.acquire().await;
-        self.shared.runtime.start(&spec).await
+        let staged = Staged::make(&self.shared.config, &launch.id, &launch.wanted).map_err(config)?;
+        let started = self.shared.runtime.start(&launch.spec).await;
+        drop(staged);
+        started
     }
 
     async fn prepare_volumes(&mut self, pod: &Pod) -> Result<(), String> {
         let kinds = volumes::tokens(pod);
         self.tokens.refresh(kinds, &*self.shared.api, pod, &self.pod, Timestamp::now()).await?;
         let sources = Sources { tokens: self.tokens.clone(), ..self.sources(volumes::needs(pod)).await? };
-        let dir = self.shared.config.pod_dir(&self.pod.uid);
-        self.volumes = Some(volumes::prepare(pod, &dir, &sources)?);
+        self.volumes = Some(volumes::prepare(pod, &self.pod.uid, &self.shared.config, &sources)?);
         Ok(())
     }
 

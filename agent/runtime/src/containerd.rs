@@ -61,6 +61,8 @@ pub struct Options {
     pub state: PathBuf,
     /// Directory of FIFOs; it must outlive the agent and not the boot (`/run/pratique/io`).
     pub fifos: PathBuf,
+    /// Directory below which all logs lie; what a container's record says of its log is believed no further.
+    pub logs: PathBuf,
     /// Registries.
     pub registries: Registries,
     /// What containerd starts for a container; `None`: as it is set up.
@@ -90,7 +92,7 @@ impl Containerd {
         Self {
             channel,
             images,
-            pumps: Pumps::default(),
+            pumps: Pumps::new(options.logs.clone()),
             news: broadcast::channel(NEWS).0,
             boot,
             host: Host::probe(),
@@ -227,6 +229,22 @@ impl Containerd {
         let start = StartRequest { container_id: id.to_owned(), exec_id: String::new() };
         self.tasks().start(request(start)).await.map_err(fail())?;
         self.note(id, vec![(labels::STARTED, Timestamp::now().to_string())]).await
+    }
+
+    /// The upper folder of a container's overlay.
+    async fn upper(&self, id: &str) -> Result<Option<PathBuf>, Error> {
+        let key = containerd_client::services::v1::snapshots::MountsRequest {
+            snapshotter: SNAPSHOTTER.to_owned(),
+            key: id.to_owned(),
+        };
+        let result = self.snapshots().mounts(request(key)).await;
+        if is_absent(&result) {
+            return Ok(None);
+        }
+        let fail = failed(ErrorClass::Create, format!("look at the layer of {id}"));
+        let mounts = result.map_err(fail)?.into_inner().mounts;
+        let mut options = mounts.iter().flat_map(|mount| &mount.options);
+        Ok(options.find_map(|option| option.strip_prefix("upperdir=")).map(PathBuf::from))
     }
 
     /// Writes labels of a container.
@@ -486,6 +504,10 @@ impl Runtime for Containerd {
 
     fn remove_image<'a>(&'a self, name: &'a str) -> Pending<'a, ()> {
         Box::pin(self.images.remove(name))
+    }
+
+    fn layer<'a>(&'a self, id: &'a str) -> Pending<'a, Option<PathBuf>> {
+        Box::pin(self.upper(id))
     }
 
     fn changes(&self) -> broadcast::Receiver<Change> {

@@ -3,7 +3,10 @@
 //! Format of a line (Kubernetes, "CRI logging"): RFC 3339 time with nanoseconds, `stdout` or `stderr`, `F`
 //! for a full line or `P` for a part of one, the text. Each pump is one task; it opens its FIFOs for reading
 //! and writing, so that it never sees an end before [`Pump::finish`] says that nothing more will come.
+//!
+//! Logs lie below one folder; where a pod may write there by whatever way, its links and pipes are not followed.
 
+use agent_sys::beneath::Beneath;
 use jiff::Timestamp;
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -20,6 +23,8 @@ const MAX_LINE: usize = 16 * 1024;
 const MAX_FILE: u64 = 10 << 20;
 /// Files put aside that are kept (upstream's containerLogMaxFiles less the current one).
 const KEPT_FILES: usize = 4;
+/// Names that are looked at in a container's folder of logs; there are a handful of an attempt, and two attempts.
+const MAX_NAMES: usize = 4096;
 /// Bytes taken from a FIFO at once.
 const CHUNK: usize = 8 * 1024;
 
@@ -33,19 +38,26 @@ enum Stream {
 /// The log file of one container.
 #[derive(Debug)]
 struct LogFile {
-    path: PathBuf,
+    dir: Beneath,
+    name: String,
     file: File,
     size: u64,
 }
 
 impl LogFile {
-    fn open(path: &Path) -> io::Result<Self> {
-        if let Some(dir) = path.parent() {
-            fs::create_dir_all(dir)?;
-        }
-        let file = File::options().create(true).append(true).open(path)?;
+    /// Opens the log at `path`, which must be below `root`.
+    fn open(root: &Path, path: &Path) -> io::Result<Self> {
+        let outside = || io::Error::other(format!("{} is no log of this machine", path.display()));
+        let below = path.strip_prefix(root).map_err(|_not_below| outside())?;
+        let name = below.file_name().and_then(|name| name.to_str()).ok_or_else(outside)?.to_owned();
+        let dir = Beneath::make_root(root)?.make_dirs(below.parent().ok_or_else(outside)?, 0o755)?;
+        Self::open_in(dir, name)
+    }
+
+    fn open_in(dir: Beneath, name: String) -> io::Result<Self> {
+        let file = dir.append(Path::new(&name), 0o640)?;
         let size = file.metadata()?.len();
-        Ok(Self { path: path.to_owned(), file, size })
+        Ok(Self { dir, name, file, size })
     }
 
     fn write(&mut self, bytes: &[u8], now: Timestamp) -> io::Result<()> {
@@ -59,28 +71,26 @@ impl LogFile {
 
     /// Puts the file aside as `<name>.<time>` and begins a new one; the oldest beyond the limit go.
     fn rotate(&mut self, now: Timestamp) -> io::Result<()> {
-        let mut aside = self.path.clone().into_os_string();
-        aside.push(now.strftime(".%Y%m%d-%H%M%S-%3f").to_string());
-        fs::rename(&self.path, &aside)?;
-        let mut old = rotated(&self.path)?;
-        let surplus = old.len().saturating_sub(KEPT_FILES);
-        for path in old.drain(..surplus) {
-            fs::remove_file(path)?;
+        let aside = format!("{}{}", self.name, now.strftime(".%Y%m%d-%H%M%S-%3f"));
+        self.dir.rename(Path::new(&self.name), Path::new(&aside))?;
+        let old = rotated(&self.dir, &self.name)?;
+        for name in old.iter().take(old.len().saturating_sub(KEPT_FILES)) {
+            self.dir.remove_file(Path::new(name))?;
         }
-        *self = Self::open(&self.path)?;
+        self.file = self.dir.append(Path::new(&self.name), 0o640)?;
+        self.size = 0;
         Ok(())
     }
 }
 
-/// The files put aside of a log, oldest first.
-pub fn rotated(path: &Path) -> io::Result<Vec<PathBuf>> {
-    let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else { return Ok(Vec::new()) };
-    let prefix = format!("{}.", name.to_string_lossy());
-    let mut all: Vec<PathBuf> = fs::read_dir(dir)?
-        .filter_map(Result::ok)
-        .filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix))
-        .map(|entry| entry.path())
-        .collect();
+/// The files put aside of the log `name` in a folder, oldest first.
+///
+/// # Errors
+/// If the folder can't be read.
+pub fn rotated(dir: &Beneath, name: &str) -> io::Result<Vec<String>> {
+    let prefix = format!("{name}.");
+    let names = dir.names(MAX_NAMES)?.into_iter().filter_map(|name| name.into_string().ok());
+    let mut all: Vec<String> = names.filter(|other| other.starts_with(&prefix)).collect();
     all.sort_unstable();
     Ok(all)
 }
@@ -185,12 +195,19 @@ struct Pump {
 }
 
 /// All pumps, by container id.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Pumps {
+    /// The folder that all logs lie below.
+    logs: PathBuf,
     running: Mutex<HashMap<String, Pump>>,
 }
 
 impl Pumps {
+    /// Pumps into logs below a folder.
+    pub(crate) fn new(logs: PathBuf) -> Self {
+        Self { logs, running: Mutex::default() }
+    }
+
     /// Begins to read the container's output, unless that is so already.
     pub(crate) fn begin(&self, id: &str, fifos: &Fifos, log: &Path) -> io::Result<()> {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
@@ -199,7 +216,7 @@ impl Pumps {
         }
         fifos.make()?;
         let (stdout, stderr) = fifos.open()?;
-        let file = LogFile::open(log)?;
+        let file = LogFile::open(&self.logs, log)?;
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(pump(stdout, stderr, file, stopped));
         running.insert(id.to_owned(), Pump { stop, task });
@@ -267,7 +284,7 @@ fn save(file: &mut LogFile, out: &mut Vec<u8>, now: Timestamp) {
     if !out.is_empty()
         && let Err(error) = file.write(out, now)
     {
-        tracing::warn!(path = %file.path.display(), %error, "container output lost");
+        tracing::warn!(name = file.name, %error, "container output lost");
     }
     out.clear();
     out.shrink_to(CHUNK);
@@ -317,13 +334,29 @@ mod tests {
     fn a_full_file_is_put_aside_and_the_oldest_go() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("0.log");
-        let mut file = LogFile::open(&path).unwrap();
+        let mut file = LogFile::open(dir.path(), &path).unwrap();
         for second in 0..8 {
             file.size = MAX_FILE;
             file.write(format!("{second}\n").as_bytes(), Timestamp::from_second(second).unwrap()).unwrap();
         }
-        assert_eq!(rotated(&path).unwrap().len(), KEPT_FILES);
+        assert_eq!(rotated(&Beneath::root(dir.path()).unwrap(), "0.log").unwrap().len(), KEPT_FILES);
         assert_eq!(fs::read_to_string(&path).unwrap(), "7\n");
+    }
+
+    #[test]
+    fn a_log_is_written_neither_through_a_link_nor_outside_of_its_folder() {
+        let (dir, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let victim = outside.path().join("victim");
+        fs::write(&victim, "1").unwrap();
+        std::os::unix::fs::symlink(&victim, dir.path().join("0.log")).unwrap();
+        std::os::unix::fs::symlink(outside.path(), dir.path().join("pod")).unwrap();
+        nix::unistd::mkfifo(&dir.path().join("2.log"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        for name in ["0.log", "2.log", "pod/main/0.log", "../0.log"] {
+            assert!(LogFile::open(dir.path(), &dir.path().join(name)).is_err(), "{name}");
+        }
+        assert!(LogFile::open(dir.path(), &victim).is_err(), "not below the folder of logs");
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "1");
+        assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 1);
     }
 
     #[tokio::test]
@@ -331,7 +364,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let fifos = Fifos::of(dir.path(), "c");
         let log = dir.path().join("logs/0.log");
-        let pumps = Pumps::default();
+        let pumps = Pumps::new(dir.path().to_owned());
         pumps.begin("c", &fifos, &log).unwrap();
         for (path, text) in [(&fifos.stdout, "out\n"), (&fifos.stderr, "err\n")] {
             File::options().write(true).open(path).unwrap().write_all(text.as_bytes()).unwrap();
@@ -349,7 +382,7 @@ mod tests {
         fifos.make().unwrap();
         let mut writer = File::options().read(true).write(true).open(&fifos.stdout).unwrap();
         writer.write_all(b"while nobody read\n").unwrap();
-        let pumps = Pumps::default();
+        let pumps = Pumps::new(dir.path().to_owned());
         pumps.begin("c", &fifos, &log).unwrap();
         pumps.finish("c").await;
         assert!(fs::read_to_string(log).unwrap().contains("while nobody read"));

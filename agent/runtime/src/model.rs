@@ -362,6 +362,9 @@ pub trait Runtime: Send + Sync + fmt::Debug + 'static {
     /// Images on the machine.
     fn images(&self) -> Pending<'_, Vec<Image>>;
 
+    /// The folder of what a container wrote to its root file system; `None` where there is none any more.
+    fn layer<'a>(&'a self, id: &'a str) -> Pending<'a, Option<PathBuf>>;
+
     /// Forgets an image; its data goes when nothing else uses it.
     fn remove_image<'a>(&'a self, name: &'a str) -> Pending<'a, ()>;
 

@@ -7,12 +7,14 @@
 //! functions, so that they are tested without a kernel.
 //!
 //! Enter at the module of the thing: [`verity`] opens a read-only verified root, [`crypt`] an encrypted volume, [`module`] loads
-//! kernel modules, [`process`] starts services, [`tpm`] extends a PCR.
+//! kernel modules, [`process`] starts services, [`tpm`] extends a PCR, [`beneath`] handles files that a pod can touch.
 //!
 //! Containers must never be given a TPM device: [`tpm::DEVICE_NAMES`] lists the names to leave out.
 
 #![allow(unsafe_code, reason = "this is the one room for it; every block says why it is sound")]
 
+pub mod attach;
+pub mod beneath;
 pub mod block;
 pub mod clock;
 pub mod crypt;

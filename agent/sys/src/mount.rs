@@ -7,6 +7,8 @@ use nix::unistd::{chdir, chroot};
 
 use crate::error::{Context, Result};
 
+/// The kernel's magic number of tmpfs.
+const TMPFS_MAGIC: i64 = 0x0102_1994;
 /// The kernel's magic number of erofs, as `statfs(2)` reports it.
 const EROFS_MAGIC: i64 = 0xE0F5_E1E2;
 
@@ -103,4 +105,9 @@ pub fn switch_root(new_root: &str) -> Result<()> {
 /// Whether the root directory lies on erofs, which is true only after the change to the verified root.
 pub fn root_is_erofs() -> bool {
     nix::sys::statfs::statfs("/").is_ok_and(|stat| stat.filesystem_type().0 == EROFS_MAGIC)
+}
+
+/// Whether what is at `path` lies in memory alone (tmpfs).
+pub fn is_in_memory(path: &Path) -> bool {
+    nix::sys::statfs::statfs(path).is_ok_and(|stat| stat.filesystem_type().0 == TMPFS_MAGIC)
 }

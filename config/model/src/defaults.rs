@@ -20,6 +20,13 @@ pub const VERSION: i64 = 1;
 pub const MAX_PODS: u32 = 110;
 /// Largest `node.max_pods`: addresses of a /22 of the pod network, upstream's tested limit is below.
 pub const MAX_PODS_LIMIT: u32 = 1000;
+/// Processes and threads of a container where `node.pids_per_container` is not given: more than large programs in Java
+/// have, and an eighth of the kernel's smallest limit of all, so that one bomb leaves the machine its own.
+pub const PIDS_PER_CONTAINER: u32 = 4096;
+/// Smallest `node.pids_per_container`: below it runc and ordinary shells fail.
+pub const PIDS_MIN: i64 = 64;
+/// Largest `node.pids_per_container`: the kernel's own limit of all processes (`PID_MAX_LIMIT` on 64 bits).
+pub const PIDS_MAX: i64 = 4_194_304;
 /// CPU kept for the system: init, agent and containerd idle below it.
 pub const RESERVED_CPU: &str = "100m";
 /// Memory kept for the system: containerd with its shims and the agent, measured with room.

@@ -1,7 +1,10 @@
 //! `kind = "machine"`: a machine's whole user-data.
 
 use crate::cluster::{self, ClusterConfig};
-use crate::defaults::{MAX_PODS, MAX_PODS_LIMIT, RESERVED_CPU, RESERVED_EPHEMERAL_STORAGE, RESERVED_MEMORY};
+use crate::defaults::{
+    MAX_PODS, MAX_PODS_LIMIT, PIDS_MAX, PIDS_MIN, PIDS_PER_CONTAINER, RESERVED_CPU, RESERVED_EPHEMERAL_STORAGE,
+    RESERVED_MEMORY,
+};
 use crate::discovery::{self, Discovery};
 use crate::fault::{FaultKind, Place, Sink};
 use crate::format::{Endpoint, FormatError, NodeName, Pin};
@@ -95,6 +98,8 @@ pub struct NodeSettings {
     pub host_paths: Vec<HostPath>,
     /// Whether containers may be privileged, and so root of the machine; not, where nothing is said.
     pub privileged: bool,
+    /// Most processes and threads of a container.
+    pub pids_per_container: u32,
 }
 
 /// Resources kept for the system.
@@ -234,6 +239,7 @@ where
 fn node(raw: Option<At<RawNode>>, sink: &mut Sink<'_>) -> NodeSettings {
     let raw = raw.map(|node| node.value).unwrap_or_default();
     let max_pods = raw.max_pods.as_ref().and_then(|pods| sink.number(pods, &(1..=MAX_PODS_LIMIT.into())));
+    let pids = raw.pids_per_container.as_ref().and_then(|pids| sink.number(pids, &(PIDS_MIN..=PIDS_MAX)));
     let reserved: RawReserved = raw.reserved.map(|table| table.value).unwrap_or_default();
     NodeSettings {
         max_pods: max_pods.unwrap_or(MAX_PODS),
@@ -244,6 +250,7 @@ fn node(raw: Option<At<RawNode>>, sink: &mut Sink<'_>) -> NodeSettings {
         },
         host_paths: host_path::check(raw.host_paths, sink),
         privileged: raw.privileged.is_some_and(|flag| flag.value),
+        pids_per_container: pids.unwrap_or(PIDS_PER_CONTAINER),
     }
 }
 

@@ -101,7 +101,13 @@ raw!(
 );
 raw!(
     /// `[node]`
-    RawNode { max_pods: i64, reserved: RawReserved, host_paths: Vec<At<RawHostPathEntry>>, privileged: bool }
+    RawNode {
+        max_pods: i64,
+        reserved: RawReserved,
+        host_paths: Vec<At<RawHostPathEntry>>,
+        privileged: bool,
+        pids_per_container: i64,
+    }
 );
 raw!(
     /// An element of `node.host_paths` as a table

@@ -23,6 +23,32 @@ const SCRIPT: &str = "set -e; mount -t tmpfs root /mnt; cd /mnt; mkdir -p usr et
 pub struct Engine {
     process: Owned,
     dir: PathBuf,
+    /// Dropped after the process.
+    _shared: Shared,
+}
+
+/// A folder in which mounts made here are seen in the engine's namespace, as they are on a machine, where the agent and
+/// the engine share one. What is mounted in it goes with it.
+#[derive(Debug)]
+struct Shared(PathBuf);
+
+impl Shared {
+    fn make(dir: &Path) -> Result<Self> {
+        use nix::mount::{MsFlags, mount};
+        let none = None::<&str>;
+        let fault = |error: nix::Error| Error::Missing(format!("mounts in {} can't be shared: {error}", dir.display()));
+        mount(Some(dir), dir, none, MsFlags::MS_BIND, none).map_err(fault)?;
+        let shared = Self(dir.to_owned());
+        mount(none, dir, none, MsFlags::MS_SHARED, none).map_err(fault)?;
+        Ok(shared)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // What can't be unmounted is told by who removes the folder.
+        nix::mount::umount2(&self.0, nix::mount::MntFlags::MNT_DETACH).ok();
+    }
 }
 
 impl Engine {
@@ -36,11 +62,24 @@ impl Engine {
         let (root, state, socket) = (place("root"), place("state"), place("containerd.sock"));
         let text = configuration(Places { root: &root, state: &state, socket: &socket });
         std::fs::write(&config, text).map_err(file_error("cannot write", &config))?;
+        let shared = Shared::make(share)?;
         let mut command = Command::new("unshare");
-        command.args(["--mount", "--pid", "--uts", "--ipc", "--fork", "--kill-child", "sh", "-c", SCRIPT]);
+        command.args([
+            "--mount",
+            "--propagation",
+            "slave",
+            "--pid",
+            "--uts",
+            "--ipc",
+            "--fork",
+            "--kill-child",
+            "sh",
+            "-c",
+            SCRIPT,
+        ]);
         command.arg(tools.file("/")).arg(share).arg(&config);
         let log = dir.join("containerd.log");
-        let engine = Self { process: Owned::start(command, &log)?, dir };
+        let engine = Self { process: Owned::start(command, &log)?, dir, _shared: shared };
         eventually("containerd's socket", Duration::from_secs(300), &format!("see {}", log.display()), || {
             Ok(std::os::unix::net::UnixStream::connect(engine.socket()).is_ok().then_some(()))
         })?;

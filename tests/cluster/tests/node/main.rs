@@ -4,6 +4,7 @@
 
 mod containers;
 mod floor;
+mod hostile;
 mod pods;
 mod port;
 mod registry;

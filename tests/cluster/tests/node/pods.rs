@@ -4,7 +4,8 @@ use crate::site::{IMAGE, LIMIT, Site, eventually, texts};
 use agent_kubelet::{Answer, Api, ApiError, Call, Config, Kubelet, Lines, Server};
 use bytes::{Bytes, BytesMut};
 use config_kube::k8s_openapi::api::coordination::v1::Lease;
-use config_kube::k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod};
+use config_kube::k8s_openapi::api::core::v1::{ConfigMap, ContainerStatus, Event, Node, Pod};
+use config_model::host_path::HostPath;
 use futures_util::{StreamExt, stream};
 use http::{Method, Request};
 use http_body_util::BodyExt;
@@ -76,6 +77,7 @@ pub(crate) struct Cluster {
     pub(crate) site: Site,
     server: ApiServer,
     pub(crate) admin: Client,
+    host_paths: Vec<HostPath>,
     kubelet: Option<(watch::Sender<bool>, JoinHandle<()>, JoinHandle<()>)>,
     pub(crate) port: Option<Server>,
 }
@@ -92,9 +94,26 @@ impl Cluster {
         let admin = server.client(UserInfo::admin("admin"));
         let node: Node = serde_json::from_value(json!({"metadata": {"name": NODE}})).unwrap();
         admin.create(&node).await.unwrap();
-        let mut cluster = Self { site, server, admin, kubelet: None, port: None };
+        let mut cluster = Self { site, server, admin, host_paths: Vec::new(), kubelet: None, port: None };
         cluster.begin();
         cluster
+    }
+
+    /// The same machine after a boot with another configuration.
+    pub(crate) async fn again(mut self, host_paths: Vec<HostPath>) -> Self {
+        self.end().await;
+        self.host_paths = host_paths;
+        self.begin();
+        self
+    }
+
+    /// Whether every container of a pod has ended, or can't be started for now.
+    pub(crate) async fn ran(&self, name: &str) -> bool {
+        let status = self.pod(name).await.and_then(|pod| pod.status).unwrap_or_default();
+        let all = status.container_statuses.unwrap_or_default();
+        let state = |one: &ContainerStatus| one.state.clone().unwrap_or_default();
+        let waits = |one: &ContainerStatus| state(one).waiting.is_some_and(|waiting| waiting.message.is_some());
+        !all.is_empty() && all.iter().all(|one| state(one).terminated.is_some() || waits(one))
     }
 
     fn config(&self) -> Config {
@@ -104,6 +123,9 @@ impl Cluster {
             addresses: vec!["127.0.0.1".parse().unwrap()],
             port: 10250,
             data: path("kubelet"),
+            run: path("run"),
+            host_paths: self.host_paths.clone(),
+            pids: 512,
             logs: path("pods"),
             max_pods: 20,
             privileged: false,
@@ -153,7 +175,7 @@ impl Cluster {
         self.admin.create(&pod).await.unwrap();
     }
 
-    async fn pod(&self, name: &str) -> Option<Pod> {
+    pub(crate) async fn pod(&self, name: &str) -> Option<Pod> {
         self.admin.get_opt::<Pod>(Some("default"), name).await.unwrap()
     }
 
@@ -176,12 +198,12 @@ impl Cluster {
         .await
     }
 
-    async fn delete(&self, name: &str, grace: i64) {
+    pub(crate) async fn delete(&self, name: &str, grace: i64) {
         let params = DeleteParams { grace_period_seconds: Some(grace), ..DeleteParams::default() };
         self.admin.delete::<Pod>(Some("default"), name, &params).await.unwrap();
     }
 
-    fn log(&self, pod: &Pod, attempt: u32) -> String {
+    pub(crate) fn log(&self, pod: &Pod, attempt: u32) -> String {
         let uid = pod.metadata.uid.as_deref().unwrap();
         let name = pod.metadata.name.as_deref().unwrap();
         let path = self.config().logs.join(format!("default_{name}_{uid}")).join("main").join(format!("{attempt}.log"));
@@ -287,9 +309,10 @@ async fn ends_are_told_in_the_words_that_users_know() {
     cluster.reaches("absent", &waiting, json!("ImagePullBackOff")).await;
     cluster.reaches("never", &waiting, json!("ErrImageNeverPull")).await;
     cluster.reaches("keyless", &waiting, json!("CreateContainerConfigError")).await;
-    let networked = cluster.reaches("networked", "/phase", json!("Pending")).await;
-    let message = &networked["containerStatuses"][0]["state"]["waiting"]["message"];
-    assert_eq!(message, "pod network is not available yet: set hostNetwork: true");
+    let networked = cluster.reaches("networked", "/phase", json!("Failed")).await;
+    assert_eq!(networked["reason"], "PodNetworkNotAvailable");
+    let message = "Pod was rejected: pod network is not available yet: set hostNetwork: true";
+    assert_eq!(networked["message"], message);
     let privileged = cluster.reaches("privileged", "/phase", json!("Failed")).await;
     assert_eq!(privileged["reason"], "PrivilegedNotAllowed");
     for name in ["networked", "absent", "crashes"] {

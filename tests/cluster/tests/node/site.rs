@@ -62,6 +62,7 @@ impl Site {
             socket: self.engine.socket(),
             state: self.engine.state(),
             fifos: self.dir.path().join("io"),
+            logs: self.dir.path().to_owned(),
             registries,
             programs: Some(Programs { shim: programs::SHIM.into(), runc: programs::RUNC.into() }),
             archives: vec![self.dir.path().join("archives")],

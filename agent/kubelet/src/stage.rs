@@ -1,0 +1,152 @@
+//! Where containers' mounts wait for the engine: places of the agent's own, made from descriptors, gone as soon as the
+//! container is made.
+//!
+//! What a container is to see is resolved once, to a descriptor. The engine wants a path, so the descriptor is mounted
+//! at one that no pod can reach, below [`Config::run`]; whatever a pod does to names meanwhile changes nothing. The
+//! container keeps its own copy of the mount, so these are needed while it is made and no longer.
+
+use crate::config::Config;
+use agent_sys::attach::attach;
+use agent_sys::beneath::{Beneath, Place};
+use agent_sys::mount::{Limits, detach, is_in_memory, is_mount_point, mount};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Mounts of one container; far more than anybody needs.
+const MAX_MOUNTS: usize = 1024;
+/// Part of the machine's memory that the content of volumes may take, and the least of it in bytes.
+const HELD_PART: u64 = 10;
+const HELD_LEAST: u64 = 64 << 20;
+/// Bytes of a file system's block: it needs no more inodes than it has of these.
+const BLOCK: u64 = 4096;
+
+/// One mount of a container to be.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    pub(crate) place: Place,
+    pub(crate) read_only: bool,
+}
+
+/// The mounts of a container that is being made; they go when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Staged {
+    dir: PathBuf,
+}
+
+impl Staged {
+    /// Mounts all of it, in order: the first at `0` in the container's folder.
+    ///
+    /// # Errors
+    /// Says which mount the kernel refused; nothing stays then.
+    pub(crate) fn make(config: &Config, id: &str, wanted: &[Wanted]) -> Result<Self, String> {
+        let dir = config.stage_dir(id);
+        clear(&dir);
+        let staged = Self { dir };
+        let text = |error: &dyn std::error::Error| format!("stage the mounts of {id}: {error}");
+        let folder = Beneath::make_root(&staged.dir).map_err(|error| text(&error))?;
+        for (index, wanted) in wanted.iter().enumerate() {
+            let name = index.to_string();
+            let made = if wanted.place.is_dir() {
+                folder.make_dirs(Path::new(&name), 0o700).map(drop)
+            } else {
+                folder.create(Path::new(&name), 0o600).map(drop)
+            };
+            made.map_err(|error| text(&error))?;
+            attach(&wanted.place, &staged.dir.join(&name), wanted.read_only).map_err(|error| chain(&error))?;
+        }
+        Ok(staged)
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        clear(&self.dir);
+    }
+}
+
+/// An error with its causes.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+/// Takes away what is staged in a folder. What is mounted there is never entered.
+fn clear(dir: &Path) {
+    let Ok(folder) = Beneath::root(dir) else { return };
+    for name in folder.names(MAX_MOUNTS).unwrap_or_default() {
+        // One mount is the rule; one upon another is what an interrupted start may have left.
+        while detach(&dir.join(&name).to_string_lossy()).is_ok() {}
+        if let Err(error) = folder.remove_tree(Path::new(&name)) {
+            tracing::warn!(dir = %dir.display(), ?name, %error, "a staged mount is left");
+        }
+    }
+    if let Err(error) = std::fs::remove_dir(dir) {
+        tracing::warn!(dir = %dir.display(), %error, "a folder of staged mounts is left");
+    }
+}
+
+/// Before the first pod: takes away what an earlier agent staged and did not come to use, and makes the file system in
+/// memory that holds the content of volumes, if it isn't there from an earlier agent.
+pub(crate) fn begin(config: &Config, memory: u64) {
+    let stages = config.run.join("mounts");
+    for name in Beneath::root(&stages).and_then(|dir| dir.names(usize::MAX)).unwrap_or_default() {
+        clear(&stages.join(name));
+    }
+    if let Err(error) = hold(config, memory) {
+        tracing::error!(reason = chain(&error), "no file system in memory for the content of volumes");
+    }
+}
+
+fn hold(config: &Config, memory: u64) -> agent_sys::Result<()> {
+    let held = config.run.join("held");
+    let target = held.to_string_lossy();
+    if is_mount_point(&target) && is_in_memory(&held) {
+        return Ok(());
+    }
+    let make = |error: io::Error| agent_sys::Error::new("make", target.clone(), error);
+    std::fs::create_dir_all(&held).map_err(make)?;
+    memory_folder(&held, (memory / HELD_PART).max(HELD_LEAST), "mode=0700")
+}
+
+/// Mounts a file system in memory of `size` bytes. Programs in it may run, as upstream lets scripts from config maps.
+pub(crate) fn memory_folder(target: &Path, size: u64, options: &str) -> agent_sys::Result<()> {
+    let size = size.max(BLOCK);
+    let options = format!("size={size},nr_inodes={},{options}", (size / BLOCK).max(64));
+    let limits = Limits { no_suid: true, no_dev: true, ..Limits::default() };
+    mount("tmpfs", &target.to_string_lossy(), "tmpfs", limits, &options)
+}
+
+impl Config {
+    /// Where the mounts of a container wait.
+    pub(crate) fn stage_dir(&self, id: &str) -> PathBuf {
+        self.run.join("mounts").join(id)
+    }
+
+    /// The content of a pod's config maps, secrets and tokens, in memory.
+    pub(crate) fn held_dir(&self, uid: &str) -> PathBuf {
+        self.run.join("held").join(uid)
+    }
+
+    /// The pod's volumes in memory.
+    pub(crate) fn memory_dir(&self, uid: &str) -> PathBuf {
+        self.run.join("memory").join(uid)
+    }
+}
+
+/// Ends a pod's volumes in memory.
+pub(crate) fn forget(config: &Config, uid: &str) -> io::Result<()> {
+    let dir = config.memory_dir(uid);
+    if let Ok(folder) = Beneath::root(&dir) {
+        for name in folder.names(usize::MAX)? {
+            while detach(&dir.join(&name).to_string_lossy()).is_ok() {}
+        }
+    }
+    for parent in ["memory", "held"] {
+        match Beneath::root(&config.run.join(parent)) {
+            Ok(parent) => parent.remove_tree(Path::new(uid))?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

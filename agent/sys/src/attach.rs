@@ -1,0 +1,77 @@
+//! Mounts made from descriptors: what was looked at is what is mounted, whatever its name means by then.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use nix::libc;
+
+use crate::beneath::Place;
+use crate::error::{Context, Result};
+
+/// Mounts `place`, with all mounted below it, at `target`, where a file or a folder must be, as `place` is one. The mount
+/// is nobody's peer and ignores set-user-id bits and devices; with `read_only`, all of it is read-only.
+///
+/// Assumption: nobody but this machine's own programs can change what `target` means.
+///
+/// # Errors
+/// If the kernel refuses it: `ENOTDIR` where one is a folder and the other is not. Nothing stays mounted then.
+pub fn attach(place: &Place, target: &Path, read_only: bool) -> Result<()> {
+    let subject = target.to_string_lossy();
+    let tree = clone(place).at("clone the mount for", &subject)?;
+    restrict(&tree, read_only).at("restrict the mount at", &subject)?;
+    let path = CString::new(target.as_os_str().as_bytes()).at("mount at", &subject)?;
+    // SAFETY: both strings end with NUL and live over the call; the kernel writes nowhere.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_move_mount,
+            tree.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            libc::MOVE_MOUNT_F_EMPTY_PATH,
+        )
+    };
+    settled(result).map(drop).at("mount at", &subject)
+}
+
+/// A mount of `place` that is in no tree yet, and goes with its descriptor.
+fn clone(place: &Place) -> io::Result<OwnedFd> {
+    let flags = libc::OPEN_TREE_CLONE
+        | libc::OPEN_TREE_CLOEXEC
+        | libc::AT_EMPTY_PATH.cast_unsigned()
+        | libc::AT_RECURSIVE.cast_unsigned();
+    // SAFETY: the empty path ends with NUL; the kernel writes nowhere.
+    let result = unsafe { libc::syscall(libc::SYS_open_tree, place.as_fd().as_raw_fd(), c"".as_ptr(), flags) };
+    let fd = i32::try_from(settled(result)?).map_err(io::Error::other)?;
+    // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn restrict(tree: &OwnedFd, read_only: bool) -> io::Result<()> {
+    let write = if read_only { libc::MOUNT_ATTR_RDONLY } else { 0 };
+    let attributes = libc::mount_attr {
+        attr_set: libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | write,
+        attr_clr: 0,
+        propagation: libc::MS_PRIVATE,
+        userns_fd: 0,
+    };
+    // SAFETY: the structure is the kernel's own layout, as long as is said, and lives over the call.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            tree.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH | libc::AT_RECURSIVE,
+            &raw const attributes,
+            size_of::<libc::mount_attr>(),
+        )
+    };
+    settled(result).map(drop)
+}
+
+fn settled(result: libc::c_long) -> io::Result<libc::c_long> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}

@@ -1,0 +1,533 @@
+//! Files that somebody else may change at any moment: a folder held by a descriptor, and everything in it reached from
+//! there without following a link.
+//!
+//! A pod can put a link, a pipe, a device, a million files or a thousand folders in one another where the agent expects
+//! a file of its own. Guarantees of every call here:
+//! - Nothing outside the folder is opened, made, changed or removed (`openat2(2)` with `RESOLVE_BENEATH`), also while
+//!   somebody exchanges folders and links.
+//! - No symbolic link is followed, not even inside (`RESOLVE_NO_SYMLINKS`), but by [`Beneath::place`] where the caller
+//!   asks for that; no link of `/proc` ever (`RESOLVE_NO_MAGICLINKS`).
+//! - What is read or written is a regular file, by a look at the very descriptor; pipes and devices are not even opened.
+//! - Stack, memory and descriptors in use are bounded, whatever the folder holds.
+//!
+//! Errors are the system's own: `ELOOP` for a link, `EXDEV` for a way out, `EINVAL` for what is no regular file,
+//! `EFBIG` for more than was asked for.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Component, Path, PathBuf};
+
+use nix::dir::Dir;
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, OpenHow, RenameFlags, ResolveFlag, openat, openat2, readlinkat, renameat2};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat, mkdirat};
+use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
+
+/// How often a look is repeated that somebody's renaming disturbed (`EAGAIN`) or overtook.
+const TRIES: u32 = 64;
+/// Names taken from a folder at once while it is emptied.
+const BATCH: usize = 1024;
+/// Bytes of paths of folders that wait to be looked at while a tree is counted.
+const MAX_WAITING: usize = 16 << 20;
+/// Bytes of a block in `st_blocks` (stat(2)).
+const BLOCK: u64 = 512;
+
+/// Whether links inside the folder are followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Links {
+    /// No link is followed.
+    Refused,
+    /// A link is followed as long as it stays inside. Only for folders that nobody else writes.
+    Inside,
+}
+
+/// A folder, held by its descriptor; it stays the same folder whatever its name comes to mean.
+#[derive(Debug)]
+pub struct Beneath {
+    fd: OwnedFd,
+}
+
+/// One thing in a folder, held by a descriptor that neither reads nor writes it (`O_PATH`).
+#[derive(Debug)]
+pub struct Place {
+    fd: OwnedFd,
+    stat: FileStat,
+}
+
+/// What a folder takes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes on the disk, each file once however many names it has.
+    pub bytes: u64,
+    /// Files and folders.
+    pub entries: u64,
+    /// Something could not be counted: there is more than was to be looked at, or it lies deeper than a path reaches.
+    pub more: bool,
+}
+
+impl Place {
+    /// Whether it is a folder.
+    pub fn is_dir(&self) -> bool {
+        self.is(SFlag::S_IFDIR)
+    }
+
+    /// Whether it is a regular file.
+    pub fn is_file(&self) -> bool {
+        self.is(SFlag::S_IFREG)
+    }
+
+    /// Whether it is a socket.
+    pub fn is_socket(&self) -> bool {
+        self.is(SFlag::S_IFSOCK)
+    }
+
+    /// Permission bits.
+    pub fn mode(&self) -> u32 {
+        self.stat.st_mode & 0o7777
+    }
+
+    /// Device and inode number: which thing it is.
+    pub fn id(&self) -> (u64, u64) {
+        (self.stat.st_dev, self.stat.st_ino)
+    }
+
+    fn is(&self, kind: SFlag) -> bool {
+        SFlag::from_bits_truncate(self.stat.st_mode) & SFlag::S_IFMT == kind
+    }
+
+    /// Opens it, if it is a regular file.
+    fn open(&self, options: &OpenOptions) -> io::Result<File> {
+        if !self.is_file() {
+            return Err(Errno::EINVAL.into());
+        }
+        // The kernel's own link leads to the very file that was looked at.
+        options.open(format!("/proc/self/fd/{}", self.fd.as_raw_fd()))
+    }
+}
+
+impl AsFd for Place {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Beneath {
+    /// A folder by its path. Assumption: nobody but this machine's own programs can change what the path means.
+    ///
+    /// # Errors
+    /// If it isn't there or is no folder.
+    pub fn root(path: &Path) -> io::Result<Self> {
+        let flags = OFlag::O_DIRECTORY | OFlag::O_RDONLY | OFlag::O_CLOEXEC;
+        Ok(Self { fd: nix::fcntl::open(path, flags, Mode::empty())? })
+    }
+
+    /// As [`Beneath::root`], made with all folders above it where it isn't there.
+    ///
+    /// # Errors
+    /// If it can't be made.
+    pub fn make_root(path: &Path) -> io::Result<Self> {
+        std::fs::create_dir_all(path)?;
+        Self::root(path)
+    }
+
+    /// A folder in this one; `""` is this one.
+    ///
+    /// # Errors
+    /// If it isn't there, is no folder, or a link is on the way.
+    pub fn dir(&self, path: &Path) -> io::Result<Self> {
+        let flags = OFlag::O_DIRECTORY | OFlag::O_RDONLY;
+        Ok(Self { fd: self.resolve(path, flags, ResolveFlag::RESOLVE_NO_SYMLINKS)? })
+    }
+
+    /// As [`Beneath::dir`], where neither it nor what is on the way is a mount (`EXDEV`).
+    fn dir_here(&self, path: &Path) -> io::Result<Self> {
+        let flags = OFlag::O_DIRECTORY | OFlag::O_RDONLY;
+        let limits = ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_XDEV;
+        Ok(Self { fd: self.resolve(path, flags, limits)? })
+    }
+
+    /// A folder in this one, made with those above it where it isn't there. New ones get `mode`, whatever the umask.
+    ///
+    /// # Errors
+    /// If it can't be made, or something else is on the way.
+    pub fn make_dirs(&self, path: &Path, mode: u32) -> io::Result<Self> {
+        let mut at = self.dir(Path::new(""))?;
+        for part in path.components() {
+            let Component::Normal(name) = part else { return Err(Errno::EXDEV.into()) };
+            at = at.enter(name, mode)?;
+        }
+        Ok(at)
+    }
+
+    fn enter(&self, name: &OsStr, mode: u32) -> io::Result<Self> {
+        let path = Path::new(name);
+        match self.dir(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            found => return found,
+        }
+        match mkdirat(&self.fd, name, Mode::S_IRWXU) {
+            Ok(()) => {
+                let new = self.dir(path)?;
+                new.set_mode(mode)?;
+                Ok(new)
+            }
+            Err(Errno::EEXIST) => self.dir(path),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Sets the folder's own permission bits.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn set_mode(&self, mode: u32) -> io::Result<()> {
+        Ok(nix::sys::stat::fchmod(&self.fd, Mode::from_bits_truncate(mode))?)
+    }
+
+    /// Sets the folder's own group.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn set_group(&self, group: u32) -> io::Result<()> {
+        Ok(nix::unistd::fchown(&self.fd, None, Some(nix::unistd::Gid::from_raw(group)))?)
+    }
+
+    /// What is at a path; nothing is opened.
+    ///
+    /// # Errors
+    /// If nothing is there, or the way leads out of the folder.
+    pub fn place(&self, path: &Path, links: Links) -> io::Result<Place> {
+        let links = match links {
+            Links::Refused => ResolveFlag::RESOLVE_NO_SYMLINKS,
+            Links::Inside => ResolveFlag::empty(),
+        };
+        let fd = self.resolve(path, OFlag::O_PATH, links)?;
+        let stat = fstat(&fd)?;
+        // With O_PATH and O_NOFOLLOW a link at the end would be held itself.
+        if SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFLNK {
+            return Err(Errno::ELOOP.into());
+        }
+        Ok(Place { fd, stat })
+    }
+
+    /// A regular file, to be read.
+    ///
+    /// # Errors
+    /// If it isn't there or is none.
+    pub fn open(&self, path: &Path) -> io::Result<File> {
+        let mut options = OpenOptions::new();
+        self.place(path, Links::Refused)?.open(options.read(true).custom_flags(OFlag::O_NONBLOCK.bits()))
+    }
+
+    /// A regular file's bytes.
+    ///
+    /// # Errors
+    /// If it isn't there, is none, or is longer than `limit` bytes.
+    pub fn read(&self, path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.open(path)?.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > limit { Err(Errno::EFBIG.into()) } else { Ok(bytes) }
+    }
+
+    /// The last bytes of a regular file, at most `limit`.
+    ///
+    /// # Errors
+    /// If it isn't there or is none.
+    pub fn read_end(&self, path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+        let mut file = self.open(path)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(limit)))?;
+        let mut bytes = Vec::new();
+        file.take(limit).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// A regular file, to be written at its end; made with `mode` where it isn't there.
+    ///
+    /// # Errors
+    /// If it can't be made, or something else has its name, or it has several names.
+    pub fn append(&self, path: &Path, mode: u32) -> io::Result<File> {
+        self.write_existing(path, mode, OpenOptions::new().append(true))
+    }
+
+    /// A regular file, to be written from its beginning, emptied first; made with `mode` where it isn't there.
+    ///
+    /// # Errors
+    /// If it can't be made, or something else has its name, or it has several names.
+    pub fn rewrite(&self, path: &Path, mode: u32) -> io::Result<File> {
+        self.write_existing(path, mode, OpenOptions::new().write(true).truncate(true))
+    }
+
+    fn write_existing(&self, path: &Path, mode: u32, options: &mut OpenOptions) -> io::Result<File> {
+        for _ in 0..TRIES {
+            let place = match self.place(path, Links::Refused) {
+                Ok(place) => place,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => match self.create(path, mode) {
+                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+                    file => return file,
+                },
+                Err(error) => return Err(error),
+            };
+            // A second name could be anybody's.
+            if place.stat.st_nlink > 1 {
+                return Err(Errno::EMLINK.into());
+            }
+            return place.open(options.custom_flags(OFlag::O_NONBLOCK.bits()));
+        }
+        Err(Errno::EAGAIN.into())
+    }
+
+    /// A new regular file with `mode`, whatever the umask.
+    ///
+    /// # Errors
+    /// If something is there, or it can't be made.
+    pub fn create(&self, path: &Path, mode: u32) -> io::Result<File> {
+        let (parent, name) = self.parent(path)?;
+        let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let file = File::from(openat(&parent.fd, name, flags, Mode::S_IRUSR | Mode::S_IWUSR)?);
+        nix::sys::stat::fchmod(&file, Mode::from_bits_truncate(mode))?;
+        Ok(file)
+    }
+
+    /// A new link at `path` that says `target`.
+    ///
+    /// # Errors
+    /// If something is there, or it can't be made.
+    pub fn link(&self, target: &Path, path: &Path) -> io::Result<()> {
+        let (parent, name) = self.parent(path)?;
+        Ok(symlinkat(target, &parent.fd, name)?)
+    }
+
+    /// What a link says.
+    ///
+    /// # Errors
+    /// If there is no link.
+    pub fn read_link(&self, path: &Path) -> io::Result<PathBuf> {
+        let (parent, name) = self.parent(path)?;
+        Ok(readlinkat(&parent.fd, name)?.into())
+    }
+
+    /// Gives what is at `from` the name `to` in one step, in the place of what had it.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let ((old, from), (new, to)) = (self.parent(from)?, self.parent(to)?);
+        Ok(renameat2(&old.fd, from, &new.fd, to, RenameFlags::empty())?)
+    }
+
+    /// Removes what is no folder; a link, not what it leads to. Nothing there is fine.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn remove_file(&self, path: &Path) -> io::Result<()> {
+        match self.parent(path) {
+            Ok((parent, name)) => settled(unlinkat(&parent.fd, name, UnlinkatFlags::NoRemoveDir)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Removes what is at `path` with all below it; nothing there is fine. What lies deeper is moved up first, so that
+    /// neither stack nor descriptors grow with the depth. Mounts below are neither entered nor removed.
+    ///
+    /// # Errors
+    /// If something can't be removed: a mount, say.
+    pub fn remove_tree(&self, path: &Path) -> io::Result<()> {
+        let (parent, name) = match self.parent(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            found => found?,
+        };
+        if parent.remove(name)? {
+            return Ok(());
+        }
+        let tree = parent.dir_here(Path::new(name))?;
+        let mut moved = 0_u64;
+        loop {
+            let names = tree.names(BATCH)?;
+            if names.is_empty() {
+                break;
+            }
+            for name in &names {
+                if !tree.remove(name)? {
+                    tree.empty(name, &mut moved)?;
+                }
+            }
+        }
+        settled(unlinkat(&parent.fd, name, UnlinkatFlags::RemoveDir))
+    }
+
+    /// Removes one thing; false for a folder that is not empty.
+    fn remove(&self, name: &OsStr) -> io::Result<bool> {
+        match unlinkat(&self.fd, name, UnlinkatFlags::NoRemoveDir) {
+            Err(Errno::EISDIR) => {}
+            result => return settled(result).map(|()| true),
+        }
+        match unlinkat(&self.fd, name, UnlinkatFlags::RemoveDir) {
+            Err(Errno::ENOTEMPTY | Errno::EEXIST) => Ok(false),
+            result => settled(result).map(|()| true),
+        }
+    }
+
+    /// Empties a folder in this one and removes it; its own folders that are not empty come up to this one.
+    fn empty(&self, name: &OsStr, moved: &mut u64) -> io::Result<()> {
+        let folder = self.dir_here(Path::new(name))?;
+        loop {
+            let names = folder.names(BATCH)?;
+            if names.is_empty() {
+                return settled(unlinkat(&self.fd, name, UnlinkatFlags::RemoveDir));
+            }
+            for child in &names {
+                while !folder.remove(child)? {
+                    *moved += 1;
+                    let up = format!("moved-up-{moved}");
+                    match renameat2(&folder.fd, child.as_os_str(), &self.fd, up.as_str(), RenameFlags::RENAME_NOREPLACE)
+                    {
+                        Ok(()) | Err(Errno::ENOENT) => break,
+                        // Somebody has a folder of that very name: another number will do.
+                        Err(Errno::EEXIST) => {}
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+            }
+        }
+    }
+
+    /// At most `most` names of what is in the folder, in no order.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn names(&self, most: usize) -> io::Result<Vec<OsString>> {
+        let mut dir = self.read_dir()?;
+        let mut names = Vec::new();
+        for entry in dir.iter() {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if name != b"." && name != b".." {
+                names.push(OsStr::from_bytes(name).to_owned());
+            }
+            if names.len() >= most {
+                break;
+            }
+        }
+        Ok(names)
+    }
+
+    fn read_dir(&self) -> io::Result<Dir> {
+        let flags = OFlag::O_DIRECTORY | OFlag::O_RDONLY | OFlag::O_CLOEXEC;
+        Ok(Dir::from_fd(openat(&self.fd, ".", flags, Mode::empty())?)?)
+    }
+
+    /// What the folder takes on the disk; mounts below are not entered. Looks at `most` files and folders at most, which
+    /// also bounds the memory that it needs.
+    ///
+    /// # Errors
+    /// If the folder itself can't be read.
+    pub fn usage(&self, most: u64) -> io::Result<Usage> {
+        let mut walk = Walk::default();
+        walk.folder(self, Path::new(""), most)?;
+        while let Some(path) = walk.folders.pop() {
+            walk.waiting -= path.as_os_str().len();
+            match self.dir_here(&path) {
+                // What goes while it is looked at is not counted.
+                Ok(folder) => drop(walk.folder(&folder, &path, most)),
+                // Deeper than a path can say.
+                Err(error) if error.raw_os_error() == Some(Errno::ENAMETOOLONG as i32) => walk.usage.more = true,
+                Err(_gone) => {}
+            }
+            if walk.usage.entries >= most {
+                break;
+            }
+        }
+        Ok(walk.usage)
+    }
+
+    /// The folder that a path's last part is in, and that part.
+    fn parent<'p>(&self, path: &'p Path) -> io::Result<(Self, &'p OsStr)> {
+        let Some(Component::Normal(name)) = path.components().next_back() else { return Err(Errno::EXDEV.into()) };
+        Ok((self.dir(path.parent().unwrap_or(Path::new("")))?, name))
+    }
+
+    fn resolve(&self, path: &Path, flags: OFlag, links: ResolveFlag) -> io::Result<OwnedFd> {
+        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        let always = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS;
+        // Where links are followed, the last part of the path may be one, too.
+        let last = if links.is_empty() { OFlag::empty() } else { OFlag::O_NOFOLLOW };
+        let how = OpenHow::new().flags(flags | OFlag::O_CLOEXEC | last).resolve(always | links);
+        for _ in 0..TRIES {
+            match openat2(&self.fd, path, how) {
+                Err(Errno::EAGAIN | Errno::EINTR) => {}
+                result => return Ok(result?),
+            }
+        }
+        Err(Errno::EAGAIN.into())
+    }
+}
+
+impl AsFd for Beneath {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// A count on its way through a folder.
+#[derive(Debug, Default)]
+struct Walk {
+    usage: Usage,
+    /// Folders still to be looked at, by their paths from the first, and the length of those together.
+    folders: Vec<PathBuf>,
+    waiting: usize,
+    /// Files with several names that were counted.
+    several: BTreeSet<(u64, u64)>,
+}
+
+impl Walk {
+    /// Counts what is in one folder.
+    fn folder(&mut self, folder: &Beneath, path: &Path, most: u64) -> io::Result<()> {
+        let mut dir = folder.read_dir()?;
+        for entry in dir.iter() {
+            let entry = entry?;
+            let name = entry.file_name();
+            if name == c"." || name == c".." {
+                continue;
+            }
+            if self.usage.entries >= most {
+                self.usage.more = true;
+                return Ok(());
+            }
+            let Ok(stat) = fstatat(&folder.fd, name, AtFlags::AT_SYMLINK_NOFOLLOW) else { continue };
+            self.usage.entries += 1;
+            if SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFDIR {
+                self.queue(path.join(OsStr::from_bytes(name.to_bytes())));
+            } else if stat.st_nlink > 1 && !self.several.insert((stat.st_dev, stat.st_ino)) {
+                continue;
+            }
+            let bytes = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(BLOCK);
+            self.usage.bytes = self.usage.bytes.saturating_add(bytes);
+        }
+        Ok(())
+    }
+
+    fn queue(&mut self, path: PathBuf) {
+        let length = path.as_os_str().len();
+        if self.waiting + length > MAX_WAITING {
+            self.usage.more = true;
+            return;
+        }
+        self.waiting += length;
+        self.folders.push(path);
+    }
+}
+
+/// What is gone already needs no removing.
+fn settled(result: nix::Result<()>) -> io::Result<()> {
+    match result {
+        Ok(()) | Err(Errno::ENOENT) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
