@@ -115,7 +115,6 @@ async fn content_is_updated_in_one_step_under_a_running_container() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "not seen green on a real engine yet"]
 async fn a_path_of_the_machine_is_given_as_its_configuration_lists_it() {
     let outside = tempfile::tempdir().unwrap();
     let cluster = Cluster::new().await;
