@@ -13,6 +13,7 @@ fn agent(list: Vec<Registry>, authority: Option<&Authority>) -> (tempfile::TempD
         socket: dir.path().join("containerd.sock"),
         state: dir.path().to_owned(),
         fifos: dir.path().join("io"),
+        logs: dir.path().to_owned(),
         registries: Registries::new(list, DOCKER_HUB, authority.map(pem).unwrap_or_default()),
         programs: None,
         archives: Vec::new(),
