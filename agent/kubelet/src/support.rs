@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(asks(json!({"capabilities": {"add": ["ALL", "SYS_TIME"]}})), None);
         assert_eq!(asks(json!({"privileged": true})).unwrap().0, "PrivilegedNotAllowed");
         let local = json!({"seccompProfile": {"type": "Localhost", "localhostProfile": "p.json"}});
-        let (reason, message, _) = asks(local.clone()).unwrap();
+        let (reason, message) = asks(local.clone()).unwrap();
         assert_eq!(reason, "SeccompProfileNotFound");
         assert!(message.contains("\"p.json\""), "{message}");
         let of_pod = refused(|spec| spec["securityContext"] = local).unwrap();

@@ -162,9 +162,15 @@ pub const PROOFS: [Proof; 2] = [
 
 /// Kernel settings, in the order in which init writes them: before any module is loaded, so that network cards that
 /// come later inherit what stands under `default`.
-pub const SYSCTLS: [Sysctl; 46] = [
+pub const SYSCTLS: [Sysctl; 47] = [
     service("vm/overcommit_memory", "1", Source::Kubelet, "limits of pods decide, not a guess at what is committed"),
     service("vm/panic_on_oom", "0", Source::Kubelet, "a pod without memory ends, not the machine"),
+    service(
+        "kernel/pid_max",
+        "4194304",
+        Source::Kubelet,
+        "a limit of processes for each container is of no use where few use up all ids",
+    ),
     service("kernel/panic", "10", Source::Kubelet, "a panic reboots"),
     service("kernel/panic_on_oops", "1", Source::Kubelet, "a kernel that erred once is not trusted to go on"),
     service(
