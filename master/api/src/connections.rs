@@ -300,7 +300,9 @@ mod tests {
         let connections = Connections::new(LIMITS);
         let at = |last: u8| connections.enter([10, last, 0, 1].into());
         let slots = [at(1), at(2), at(3)];
-        slots.iter().for_each(|slot| slot.identify("pod"));
+        for slot in &slots {
+            slot.identify("pod");
+        }
         assert_eq!(slots.each_ref().map(Slot::is_identified), [true, true, false]);
         let keyed = [at(4), at(5), at(6), at(7)];
         for (slot, key) in keyed.iter().zip([1, 1, 2, 3]) {

@@ -1,5 +1,6 @@
 //! Kubelets in an attacker's hands: answers without end, headers without end, one byte at a time, refusals that go on for ever.
 //! Each is cut within its bound, whatever the path and the status.
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use crate::common::Local;
 use http::{Method, Request, Response, StatusCode};

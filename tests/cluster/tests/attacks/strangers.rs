@@ -138,13 +138,13 @@ pub(crate) async fn ten_thousand_addresses_keep_nobody_out() {
     watch.frame().await.unwrap().unwrap();
     let mut open = Open::new(&lab, &early).await;
     let hello = serde_json::to_vec(&lab.stranger().hello().0).unwrap();
-    let head = format!("POST {SESSIONS_PATH} HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", hello.len());
+    let heading = format!("POST {SESSIONS_PATH} HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", hello.len());
     let crowd = Arc::new(Crowd {
         next: AtomicUsize::new(0),
         stop: AtomicBool::new(false),
         master: lab.site.address,
         tls: lab.site.anonymous.clone(),
-        hello: [head.into_bytes(), hello].concat(),
+        hello: [heading.into_bytes(), hello].concat(),
     });
     let before = lab.site.resident();
     let held = crowd.all_once().await;
@@ -162,9 +162,9 @@ pub(crate) async fn ten_thousand_addresses_keep_nobody_out() {
     lab.until_accepted(&late).await;
     // The admin is served, and the node hears of its Node on the watch that it had.
     let mut admin = connected(&lab, &lab.site.admin).await;
-    let patch = br#"{"metadata":{"labels":{"seen":"true"}}}"#.to_vec();
-    let path = format!("/api/v1/nodes/{}", machine.node);
-    assert_eq!(admin.send(Method::PATCH, &path, patch).await.status, StatusCode::OK);
+    let labels = br#"{"metadata":{"labels":{"seen":"true"}}}"#.to_vec();
+    let node_path = format!("/api/v1/nodes/{}", machine.node);
+    assert_eq!(admin.send(Method::PATCH, &node_path, labels).await.status, StatusCode::OK);
     let told = tokio::time::timeout(LIMIT, watch.frame()).await.expect("the node's watch goes on");
     assert!(told.is_some_and(|frame| frame.is_ok()), "the node's watch was cut");
 
