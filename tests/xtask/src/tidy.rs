@@ -236,8 +236,8 @@ fn promises(file: &str, document: &str, texts: &BTreeMap<PathBuf, String>, fault
         match cells.as_slice() {
             ["", _, second, ""] if second.starts_with("test") => inside = true,
             ["", _, rule, ""] if rule.starts_with("--") => {}
-            ["", _, tests, ""] if inside => {
-                let named: Vec<&str> = tests.split('`').skip(1).step_by(2).collect();
+            ["", _, proofs, ""] if inside => {
+                let named: Vec<&str> = proofs.split('`').skip(1).step_by(2).collect();
                 if named.is_empty() {
                     faults.push(format!("{file}: a promise names no test: {line}"));
                 }
