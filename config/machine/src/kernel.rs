@@ -14,6 +14,7 @@
 //! - `ia32_emulation=0`, `vm.memfd_noexec`: images with 32-bit programs exist, and runc starts itself from memory.
 //! - `iommu=force`, `efi=disable_early_pci_dma`: they keep some hardware from starting; nothing is promised against devices
 //!   on the board.
+//! - `rp_filter`: it drops the answer of a DHCP server to a card that has no address yet, whatever its strictness.
 //! - `kernel.warn_limit`: a pod that finds a harmless warning could reboot its machine; an oops does ([`SYSCTLS`]).
 
 /// What becomes of the machine where a setting does not hold.
@@ -162,7 +163,7 @@ pub const PROOFS: [Proof; 2] = [
 
 /// Kernel settings, in the order in which init writes them: before any module is loaded, so that network cards that
 /// come later inherit what stands under `default`.
-pub const SYSCTLS: [Sysctl; 47] = [
+pub const SYSCTLS: [Sysctl; 46] = [
     service("vm/overcommit_memory", "1", Source::Kubelet, "limits of pods decide, not a guess at what is committed"),
     service("vm/panic_on_oom", "0", Source::Kubelet, "a pod without memory ends, not the machine"),
     service(
@@ -251,12 +252,6 @@ pub const SYSCTLS: [Sysctl; 47] = [
         "a packet does not choose its way past filters",
     ),
     guard("net/ipv4/conf/default/accept_source_route", "0", Source::KernelDocs, "the same for cards to come"),
-    guard(
-        "net/ipv4/conf/default/rp_filter",
-        "2",
-        Source::KernelDocs,
-        "no packet from an address without a way back; loosely, as pod networks come in and go out by different cards",
-    ),
     guard("net/ipv6/conf/all/accept_redirects", "0", Source::KernelDocs, "as for IPv4"),
     guard("net/ipv6/conf/default/accept_redirects", "0", Source::KernelDocs, "as for IPv4"),
     guard("net/ipv6/conf/all/accept_source_route", "0", Source::KernelDocs, "as for IPv4"),

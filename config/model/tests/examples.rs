@@ -36,7 +36,7 @@ fn every_example_parses() {
         example(&name);
         count += 1;
     }
-    assert_eq!(count, 9);
+    assert_eq!(count, 10);
 }
 
 #[test]

@@ -248,7 +248,7 @@ mod tests {
     use super::*;
 
     const LIMITS: ConnectionLimits =
-        ConnectionLimits { strangers: 4, per_host: 2, per_block: 3, listed: 2, per_key: 1, identified: 3, per_user: 2 };
+        ConnectionLimits { strangers: 8, per_host: 2, per_block: 3, listed: 2, per_key: 1, identified: 3, per_user: 2 };
 
     impl Connections {
         /// Connections of strangers, listed and identified callers.

@@ -272,6 +272,7 @@ mod tests {
             (EK, claimant.party()),
             (EXPIRES, (NOW + SignedDuration::from_secs(60)).to_string()),
             (identity::DECIDED_BY, "jane".to_owned()),
+            (PROOF, Proof::of(claimant).as_str().to_owned()),
         ];
         let metadata = ObjectMeta {
             name: Some(name.to_owned()),

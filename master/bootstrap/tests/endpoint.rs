@@ -15,7 +15,7 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The program, ended with the test.
 struct Program {
@@ -209,12 +209,11 @@ async fn slow_and_endless_clients_are_cut_and_others_served() {
     closed.await.unwrap();
 }
 
+/// An address has its share of the connections: beyond it a newcomer takes the place of the oldest of the same address.
 #[tokio::test]
 async fn one_address_cannot_take_every_connection() {
     let dir = tempfile::tempdir().unwrap();
     let program = Program::start(dir.path(), &[]);
-    let begun = Instant::now();
-    // One by one: whoever connects and says nothing for ten seconds is cut.
     let connected = || {
         let mut stream = TcpStream::connect(program.address()).unwrap();
         stream.write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
@@ -223,21 +222,13 @@ async fn one_address_cannot_take_every_connection() {
         assert_eq!(&start, b"HTTP/1.1 200");
         stream
     };
-    let mut held: Vec<TcpStream> = (0..128).map(|_| connected()).collect();
-    let mut more = TcpStream::connect(program.address()).unwrap();
-    more.write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").ok();
-    more.set_read_timeout(Some(Duration::from_secs(45))).unwrap();
-    let mut answer = Vec::new();
-    let outcome = more.read_to_end(&mut answer).map_err(|error| error.kind());
-    assert!(!matches!(outcome, Err(std::io::ErrorKind::WouldBlock)), "it is still open");
-    // On a machine so slow, the first of them may have ended for their silence.
-    let ended = begun.elapsed() >= Duration::from_secs(10);
-    assert!(answer.is_empty() || ended, "it is closed without an answer");
-    drop(held.pop());
-    let begun = Instant::now();
-    while program.client().send(Method::GET, "/livez", None, "".into()).await.is_err() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "the place that was given back is not taken");
-    }
+    let mut oldest = connected();
+    let held: Vec<TcpStream> = (0..128).map(|_| connected()).collect();
+    oldest.set_read_timeout(Some(Duration::from_secs(45))).unwrap();
+    let outcome = oldest.read_to_end(&mut Vec::new()).map_err(|error| error.kind());
+    assert!(!matches!(outcome, Err(std::io::ErrorKind::WouldBlock)), "the oldest is still open");
+    drop(held);
+    program.client().send(Method::GET, "/livez", None, "".into()).await.unwrap();
 }
 
 #[tokio::test]
