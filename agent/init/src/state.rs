@@ -45,6 +45,9 @@ const CURE: &str =
     "check the disk; its state can be made anew by writing the image again (what the machine stored is lost)";
 const ROOM_CURE: &str = "enlarge the disk behind the image";
 
+/// Options of the mount on the disk, and in memory where the disk is left alone.
+const DISK: &str = "errors=remount-ro";
+const MEMORY: &str = "mode=755,size=40%";
 /// What the state's file system allows: nothing on it is executed, is a device, or gives rights. Containers' root file
 /// systems are overlays over parts of it, mounts of their own with their own limits.
 const LIMITS: Limits = Limits { read_only: false, no_suid: true, no_dev: true, no_exec: true };
@@ -125,7 +128,7 @@ fn opened(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<(), F
     match &report {
         Report::Opened { key, generation, renewals } => {
             let node = decrypt(&place, key)?;
-            if let Err(cause) = mounted(&node) {
+            if let Err(cause) = mounted(&node, "ext4", DISK) {
                 // The agent writes the next generation's header before it ends; the mark goes over it.
                 drop(asked.finish(console, None));
                 return Err(damaged(&place, master, cause));
@@ -140,6 +143,14 @@ fn opened(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<(), F
             formatted(&place, key, Some(recovery))?;
             console.line(&made(*reason, *renewals));
         }
+        Report::Temporary { reason, .. } if keeps_the_disk(*reason, place.fresh) => {
+            asked.finish(console, None).map_err(later)?;
+            mounted("tmpfs", "tmpfs", MEMORY).map_err(system)?;
+            console.line(&format!(
+                "pratique: WARNING STATE: what is stored lasts as long as this boot, in memory: {reason}; the state on the \
+                 disk stays as it is, for a boot that may open it"
+            ));
+        }
         Report::Temporary { key, reason } => {
             asked.finish(console, None).map_err(later)?;
             formatted(&place, key, None)?;
@@ -151,6 +162,12 @@ fn opened(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<(), F
         }
     }
     std::fs::write(RECORD, recorded).map_err(|cause| fatal(StateError::Write(RECORD.to_owned(), cause)))
+}
+
+/// Whether a boot that may not open the state leaves it alone, `fresh` being that there is none yet. Somebody started the
+/// machine with something else (a kernel argument from outside, an unsigned image): the next proper boot wants its state back.
+fn keeps_the_disk(reason: Reason, fresh: bool) -> bool {
+    !fresh && matches!(reason, Reason::NotApproved | Reason::NoApprovals)
 }
 
 fn fatal(cause: StateError) -> Fatal {
@@ -222,8 +239,8 @@ fn decrypt(place: &Place, key: &VolumeKey) -> Result<String, Fatal> {
     crypt::open(&volume, key).map_err(system)
 }
 
-fn mounted(node: &str) -> Result<(), agent_sys::Error> {
-    mount(node, TARGET, "ext4", LIMITS, "errors=remount-ro")?;
+fn mounted(node: &str, kind: &str, options: &str) -> Result<(), agent_sys::Error> {
+    mount(node, TARGET, kind, LIMITS, options)?;
     DIRECTORIES.iter().try_for_each(|(path, mode)| directory(path, *mode))?;
     mount_again(VOLUMES, VOLUME_LIMITS)
 }
@@ -237,7 +254,7 @@ fn formatted(place: &Place, key: &VolumeKey, recovery: Option<&WrappingKey>) -> 
     }
     let node = decrypt(place, key)?;
     format(&node).map_err(fatal)?;
-    mounted(&node).map_err(system)?;
+    mounted(&node, "ext4", DISK).map_err(system)?;
     if let Some(recovery) = recovery {
         keep(recovery).map_err(|cause| fatal(StateError::Write(RECOVERY.to_owned(), cause)))?;
         write(&root.disk, &root.table.renamed(part.number, LABEL)).map_err(fatal)?;
@@ -331,9 +348,18 @@ fn random_guid(disk: &str) -> Result<Guid, StateError> {
 
 #[cfg(test)]
 mod tests {
-    use super::{made, record};
+    use super::{keeps_the_disk, made, record};
     use agent_volume::{Reason, Report};
     use zeroize::Zeroizing;
+
+    #[test]
+    fn a_boot_that_may_not_open_the_state_leaves_it_on_the_disk() {
+        for reason in [Reason::NotApproved, Reason::NoApprovals] {
+            assert!(keeps_the_disk(reason, false), "{reason}");
+            assert!(!keeps_the_disk(reason, true), "{reason}: there is none yet");
+        }
+        assert!(!keeps_the_disk(Reason::NoTpm, false), "nothing will open it again");
+    }
 
     #[test]
     fn the_record_says_what_was_made_and_no_key() {

@@ -1,5 +1,6 @@
 //! A machine that was good boots something else, is shut out, and comes back by an admin's act.
 
+use crate::disk::STATE_RENEWED;
 use crate::world::{Cluster, World, expect};
 use serde_json::Value;
 use std::time::Duration;
@@ -26,6 +27,9 @@ pub(crate) fn out_and_back(world: &mut World) -> Result<()> {
     let back = back(cluster, &good);
     out?;
     back?;
+    // A boot that may not open the machine's state leaves it as it was.
+    let renewed = cluster.lab.kubectl(&["get", "node", "worker-1", "-o", STATE_RENEWED])?;
+    expect(!renewed.starts_with("True"), &format!("the state was made anew: {renewed}"))?;
     let now = cluster.lab.kubectl(&["get", "node", "worker-1", "-o", "jsonpath={.metadata.uid}"])?;
     expect(now == uid && !uid.is_empty(), &format!("another Node of the same name: {now:?}, and it was {uid:?}"))
 }
