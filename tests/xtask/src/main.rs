@@ -35,8 +35,8 @@ usage: cargo xtask COMMAND
   check FILE…            check TOML documents
   bench image|join|api   measure, and print the figures that README quotes (api --only NAME: objects watch watchers
                          collection crowd)
-  soak [WHAT]            look for new cases: histories (concurrent clients and kills of a master), properties, fuzz
-                         (--minutes N, --seed N)
+  soak [WHAT]            look for new cases: histories (concurrent clients and kills of a master), properties, fuzz,
+                         and hostile pods (--minutes N, --seed N)
   mutants [WORD…]        blind the verifier at each of its checks; the attacks must notice
   tidy                   check the architecture
   map                    show the rooms, what depends on what, and circles of files

@@ -17,7 +17,8 @@ usage: cargo xtask soak [WHAT] [--minutes N] [--seed N]
 
   histories           concurrent clients and kills of a master; what they saw must have an order (where nothing is named)
   properties          property tests with another seed in each round
-  fuzz [TARGET…]      mutated input for every decoder of bytes from outside, with another seed in each round";
+  fuzz [TARGET…]      mutated input for every decoder of bytes from outside, with another seed in each round
+  pods                hostile pods on a real engine, round after round; the host stays as it was";
 /// Minutes where none are given.
 const MINUTES: u64 = 10;
 /// Cases of each property in a round.
@@ -41,6 +42,7 @@ pub(crate) fn soak(words: &[String]) -> Outcome {
         "histories" => bench::soak(&["--minutes".to_owned(), wish.minutes.to_string()]),
         "properties" => properties(&wish),
         "fuzz" => fuzz(&wish),
+        "pods" => pods(&wish),
         other => Err(Failure::usage(&format!("soak does not know {other:?}"), USAGE)),
     }
 }
@@ -134,6 +136,22 @@ fn module(file: &Path) -> String {
 fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     entries.flat_map(|entry| if entry.path().is_dir() { files(&entry.path()) } else { vec![entry.path()] }).collect()
+}
+
+/// One test repeats its rounds for as long as this variable says.
+fn pods(wish: &Wish) -> Outcome {
+    host::need_root("hostile pods run in containers in namespaces of their own")?;
+    let mut steps = Steps::new();
+    steps.step("packages", host::packages)?;
+    steps.step("image builder", build::builder)?;
+    steps.step("tools", build::tools_tree)?;
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(["test", "--package", "tests-cluster", "--test", "node", "--locked", "--no-default-features", "--"]);
+    command.args(["hostile_pods_leave_the_host_as_it_was", "--nocapture"]).current_dir(repository());
+    let path = std::env::var("PATH").unwrap_or_default();
+    command.env("PATH", format!("{}:{path}", host::workshop().join("tools/bin").display()));
+    command.env("PRATIQUE_SOAK_MINUTES", wish.minutes.to_string());
+    steps.step("hostile pods", || build::watched(command, "the round that failed is above"))
 }
 
 fn fuzz(wish: &Wish) -> Outcome {
