@@ -146,7 +146,8 @@ fn pods(wish: &Wish) -> Outcome {
     steps.step("image builder", build::builder)?;
     steps.step("tools", build::tools_tree)?;
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(["test", "--package", "tests-cluster", "--test", "node", "--locked", "--no-default-features", "--"]);
+    // The whole workspace, so that the libraries are built with the features that the test command gave them.
+    command.args(["test", "--workspace", "--test", "node", "--locked", "--no-default-features", "--"]);
     command.args(["hostile_pods_leave_the_host_as_it_was", "--nocapture"]).current_dir(repository());
     let path = std::env::var("PATH").unwrap_or_default();
     command.env("PATH", format!("{}:{path}", host::workshop().join("tools/bin").display()));
