@@ -16,7 +16,10 @@ pub(crate) fn older_copy(world: &mut World) -> Result<()> {
     let past = disk.with_extension("past");
     cluster.worker.cut_power()?;
     std::fs::copy(&disk, &past).map_err(file_error("cannot copy", &disk))?;
+    let mark = cluster.worker.mark();
     cluster.restart_worker(&blueprint)?;
+    // From this line on the copy is older than what the TPM knows.
+    cluster.worker.wait_after(mark, "state opened generation=", BOOT_LIMIT)?;
     cluster.lab.wait_ready("worker-1", BOOT_LIMIT)?;
     let state = ["get", "node", "worker-1", "-o", STATE_RENEWED];
     cluster.lab.kubectl_until(&state, "the state to be kept", BOOT_LIMIT, |text| text == "False StateKept")?;
