@@ -10,8 +10,8 @@ use crate::error::Step;
 use crate::{Error, PcrValue, templates};
 use config_attest::unlock::{Approval, Approvals, Approver, INDEX_ATTRIBUTES, Index, Use};
 use tss_esapi::attributes::{NvIndexAttributes, SessionAttributesBuilder};
+use tss_esapi::constants::SessionType;
 use tss_esapi::constants::tss::TPM2_NV_INDEX_FIRST;
-use tss_esapi::constants::{SessionType, Tss2ResponseCodeKind};
 use tss_esapi::handles::{NvIndexHandle, NvIndexTpmHandle, ObjectHandle, SessionHandle, TpmHandle};
 use tss_esapi::interface_types::algorithm::HashingAlgorithm;
 use tss_esapi::interface_types::resource_handles::{Hierarchy, NvAuth, Provision};
@@ -308,10 +308,4 @@ pub(crate) enum Flow {
 /// The approval of registers with this policy, if the release key gave it.
 pub(crate) fn approval<'a>(unlock: &'a Unlock, of: Use, policy: &PcrValue, floor: u64) -> Option<&'a Approval> {
     unlock.approvals.find(of, policy, floor).filter(|approval| approval.is_by(&unlock.approver))
-}
-
-/// Whether a command failed because the session's policy is not the object's.
-#[allow(dead_code, reason = "used by seal")]
-pub(crate) fn policy_failed(error: tss_esapi::Error) -> bool {
-    crate::device::failed_with(error, Tss2ResponseCodeKind::PolicyFail)
 }

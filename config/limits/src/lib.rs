@@ -1,8 +1,8 @@
 //! What a listener does against callers that it does not know: who counts as one ([`networks`]), fair shares of a room that is
 //! always full ([`Places`]), and rates in bounded memory ([`Rates`]).
 //!
-//! All of it is pure: the caller says who comes and what time it is, and carries out what is told. Nothing here trusts an
-//! address: it only bounds what one owner of addresses can take from the others. Whoever proves a key is counted by the key.
+//! All of it is pure: the caller passes the address and the time, and carries out the decision. Nothing here trusts an
+//! address: it only bounds what one owner of addresses can take from the others. A caller that proved a key is counted by the key.
 
 mod network;
 mod places;

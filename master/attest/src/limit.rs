@@ -1,7 +1,7 @@
 //! How fast machines may ask, and how much of what they send is read at once.
 //!
-//! Who comes with a node's certificate is counted by its Machine, who shows an endorsement key of the inventory by that key,
-//! and everybody else by network ([`config_limits::networks`]), each kind with a bound of its own for all together. So whatever
+//! A request with a node's certificate counts against its Machine, one that shows an endorsement key of the inventory against
+//! that key, every other against its network ([`config_limits::networks`]), each kind with a bound of its own for all together. So whatever
 //! strangers do, from however many addresses, also from the address of the machine itself, they use up nothing that nodes and
 //! machines of the inventory need. Endorsement keys are no secrets: who knows one can use up what that one key has from his own
 //! network, and from sixteen blocks of networks what it has from others.

@@ -2,7 +2,7 @@
 //!
 //! [`site::Site`] is a master as a process on loopback, [`client::Connection`] one HTTPS connection to it;
 //! [`linear`] decides whether a history of concurrent calls has an order that explains every answer; [`workload`]
-//! makes such histories over the API; [`bench`] measures the figures that README quotes. All of it runs on one
+//! makes such histories over the API; [`bench`] measures the figures of tests/FIGURES.md. All of it runs on one
 //! thread, so that the load takes as little as can be of the machine that it shares with the master.
 
 pub mod bench;

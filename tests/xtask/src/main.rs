@@ -33,7 +33,7 @@ usage: cargo xtask COMMAND
   tools                  unpack the tools (QEMU, firmware, kubectl, …) into .pratique/tools
   master --config FILE --data DIR --listen ADDRESS   run a master on this host in the foreground
   check FILE…            check TOML documents
-  bench image|join|api   measure, and print the figures that README quotes (api --only NAME: objects watch watchers
+  bench image|join|api   measure, and print the figures of tests/FIGURES.md (api --only NAME: objects watch watchers
                          collection crowd)
   soak [WHAT]            look for new cases: histories (concurrent clients and kills of a master), properties, fuzz,
                          and hostile pods (--minutes N, --seed N)

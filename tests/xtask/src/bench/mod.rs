@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: the figures that README quotes, measured in one run and printed with what they are held against.
+//! `cargo xtask bench`: the figures of tests/FIGURES.md, measured in one run and printed with what they are held against.
 
 mod api;
 mod image;

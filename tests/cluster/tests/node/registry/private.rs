@@ -1,4 +1,4 @@
-//! Images of a TLS registry that asks who comes, in a real containerd: who gets them, and who does not.
+//! Images of a TLS registry that asks for credentials, in a real containerd: who gets them, and who does not.
 
 use super::upstream::{Authority, Reply, Seen, Upstream, serves};
 use super::{keys, keys_of, pem};
